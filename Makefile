@@ -1,0 +1,60 @@
+# dray. `make` prints this help; every target does its own set-up in .venv.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format lint types contracts heavy kubernetes bench clean
+
+help:  ## show this help
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## make .venv with dray and its development tools
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dray needs Python 3.11 or newer (this is $$($(PYTHON) -V)); try: make PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing dray and its tools into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.5"
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --group dev -e .
+	@touch $@
+
+demo: $(STAMP)  ## the main job: see DRA at work on simulated hardware
+	@$(BIN)/dray demo
+
+test: $(STAMP)  ## the quick tests (no root, no network)
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not heavy and not kubernetes"
+
+check: format-check lint types contracts  ## format, lint, types, import contracts
+
+format: $(STAMP)  ## rewrite the code in the house format
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+.PHONY: format-check
+format-check: $(STAMP)
+	@$(BIN)/ruff format --check .
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+
+types: $(STAMP)
+	@$(BIN)/mypy
+
+contracts: $(STAMP)
+	@$(BIN)/lint-imports --no-cache
+
+heavy: $(STAMP)  ## long tests: crash rounds, large random worlds
+	@$(BIN)/python -m pytest -m "heavy and not kubernetes"
+
+kubernetes: $(STAMP)  ## end-to-end suite on a real kube-apiserver (built once, cached)
+	@tools/peers/build
+	@$(BIN)/python -m pytest -m kubernetes
+
+bench: $(STAMP)  ## measure against upstream; writes BENCHMARKS.md
+	@$(BIN)/python -m bench
+
+clean:  ## remove what was built
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis

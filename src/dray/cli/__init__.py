@@ -1,0 +1,5 @@
+"""The commands: the only room that reads flags, environment and files."""
+
+from dray.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,42 @@
+"""The command `dray`: a table of subcommands, each loaded only when it is called.
+
+Start-up matters for a tool that is typed all day, so this module imports nothing
+but argparse; a command's module is imported when its name is on the command line.
+A command module offers `configure(parser)` and `run(args) -> int`.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from dray import __version__
+
+# name -> (module, one line of help); in the order in which `dray --help` lists them.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "plan": ("dray.cli.plan", "allocate claims to devices from JSON lines or YAML, without a cluster"),
+    "cel": ("dray.cli.cel", "evaluate a device selector: verdict, costs, reads, errors"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="dray",
+        description="Dynamic Resource Allocation on one machine, in a real cluster, or as a workbench.",
+    )
+    parser.add_argument("--version", action="version", version=f"dray {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    wanted = next((word for word in arguments if not word.startswith("-")), None)
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        if name == wanted:
+            importlib.import_module(module).configure(command)
+    args = parser.parse_args(arguments)
+    try:
+        return int(importlib.import_module(COMMANDS[args.command][0]).run(args))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 0
