@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 
-class View(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
+class View(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False, frozen=True):
     """Base of all wire structs: camelCase on the wire, defaults left out."""
 
 

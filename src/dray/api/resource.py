@@ -16,7 +16,6 @@ from dray.api.meta import Condition, NodeSelector, ObjectMeta, View
 
 GROUP = "resource.k8s.io"
 QuantityValue = str | int | float
-RawObject = msgspec.Raw | dict[str, Any] | None
 
 
 # --- ResourceSlice: what hardware there is -----------------------------------
@@ -25,12 +24,12 @@ RawObject = msgspec.Raw | dict[str, Any] | None
 class DeviceAttribute(View):
     """One attribute value: exactly one field is set."""
 
-    int: int | None = None  # type: ignore[valid-type]
-    bool: bool | None = None  # type: ignore[valid-type]
+    int_value: int | None = msgspec.field(default=None, name="int")
+    bool_value: bool | None = msgspec.field(default=None, name="bool")
     string: str | None = None
     version: str | None = None  # semver 2.0.0
-    ints: list[int] | None = None  # type: ignore[valid-type]
-    bools: list[bool] | None = None  # type: ignore[valid-type]
+    ints: list[int] | None = None
+    bools: list[bool] | None = None
     strings: list[str] | None = None
     versions: list[str] | None = None
 

@@ -1,0 +1,1 @@
+"""All that crosses a wire: kinds, quantities, versions, defaults, validation, conversion, codec."""

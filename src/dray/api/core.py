@@ -1,0 +1,335 @@
+"""Views of the core objects that DRA touches: Pod, Node, and what a scheduler reads.
+
+Views, not models: decoding keeps what decisions need and skips the rest (see
+`meta`). To change such an object, patch it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dray.api.meta import Condition, LabelSelector, NodeSelector, NodeSelectorTerm, ObjectMeta, View
+from dray.api.resource import QuantityValue
+
+ResourceList = dict[str, QuantityValue]
+
+
+# --- Pod ----------------------------------------------------------------------
+
+
+class ContainerClaim(View):
+    """A claim entry of the pod that the container uses, whole or one request of it."""
+
+    name: str = ""
+    request: str = ""  # empty means: the whole claim
+
+
+class ResourceRequirements(View):
+    """What a container asks of the node."""
+
+    requests: ResourceList | None = None
+    limits: ResourceList | None = None
+    claims: list[ContainerClaim] = []
+
+
+class ContainerPort(View):
+    """A port the container listens on."""
+
+    name: str = ""
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = ""
+    protocol: str = "TCP"
+
+
+class Container(View):
+    """One container, as far as placing it needs to know."""
+
+    name: str = ""
+    image: str = ""
+    resources: ResourceRequirements = ResourceRequirements()
+    ports: list[ContainerPort] = []
+    restart_policy: str | None = None  # Always on an init container makes it a sidecar
+
+
+class PodResourceClaim(View):
+    """A claim the pod uses: by name, or made from a template."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class Toleration(View):
+    """A node taint the pod can live with."""
+
+    key: str = ""
+    operator: str = ""  # Equal (also when empty), Exists, Lt, Gt
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class PreferredSchedulingTerm(View):
+    """A node preference with its weight."""
+
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(View):
+    """Nodes the pod needs or prefers."""
+
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: list[PreferredSchedulingTerm] = []
+
+
+class PodAffinityTerm(View):
+    """Near (or away from) pods that match, per value of the topology key."""
+
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] = []
+    topology_key: str = ""
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: list[str] = []
+    mismatch_label_keys: list[str] = []
+
+
+class WeightedPodAffinityTerm(View):
+    """A pod affinity preference with its weight."""
+
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(View):
+    """Pod affinity or anti-affinity: the shape is the same."""
+
+    required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = []
+    preferred_during_scheduling_ignored_during_execution: list[WeightedPodAffinityTerm] = []
+
+
+class Affinity(View):
+    """All affinities of a pod."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class TopologySpreadConstraint(View):
+    """Spread pods over topology domains."""
+
+    max_skew: int = 1
+    topology_key: str = ""
+    when_unsatisfiable: str = "DoNotSchedule"
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+    match_label_keys: list[str] = []
+
+
+class SchedulingGate(View):
+    """A name that keeps the pod from being scheduled while it is there."""
+
+    name: str = ""
+
+
+class PodSchedulingGroup(View):
+    """The PodGroup this pod belongs to."""
+
+    pod_group_name: str | None = None
+
+
+class PodSpec(View):
+    """What the pod wants."""
+
+    node_name: str = ""
+    scheduler_name: str = "default-scheduler"
+    containers: list[Container] = []
+    init_containers: list[Container] = []
+    overhead: ResourceList | None = None
+    resources: ResourceRequirements | None = None  # pod-level
+    resource_claims: list[PodResourceClaim] = []
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] = []
+    topology_spread_constraints: list[TopologySpreadConstraint] = []
+    scheduling_gates: list[SchedulingGate] = []
+    scheduling_group: PodSchedulingGroup | None = None
+    priority: int | None = None
+    priority_class_name: str = ""
+    preemption_policy: str | None = None
+    termination_grace_period_seconds: int | None = None
+    host_network: bool = False
+    restart_policy: str = "Always"
+
+
+class PodResourceClaimStatus(View):
+    """Which claim was made for a claim entry; no name means none is needed."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class ContainerExtendedResourceRequest(View):
+    """Which request of the scheduler-made claim serves a container's extended resource."""
+
+    container_name: str = ""
+    resource_name: str = ""
+    request_name: str = ""
+
+
+class PodExtendedResourceClaimStatus(View):
+    """The scheduler-made claim behind the pod's extended resources."""
+
+    request_mappings: list[ContainerExtendedResourceRequest] = []
+    resource_claim_name: str = ""
+
+
+class PodStatus(View):
+    """What became of the pod."""
+
+    phase: str = ""
+    conditions: list[Condition] = []
+    nominated_node_name: str = ""
+    pod_ip: str = ""
+    start_time: str | None = None
+    reason: str = ""
+    message: str = ""
+    resource_claim_statuses: list[PodResourceClaimStatus] = []
+    extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
+    node_allocatable_resource_claim_statuses: list[Any] = []
+
+
+class Pod(View):
+    """A pod."""
+
+    api_version: str = "v1"
+    kind: str = "Pod"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+# --- Node ---------------------------------------------------------------------
+
+
+class Taint(View):
+    """A reason to keep pods off a node."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+    time_added: str | None = None
+
+
+class NodeSpec(View):
+    """What an administrator says of a node."""
+
+    unschedulable: bool = False
+    taints: list[Taint] = []
+
+
+class NodeStatus(View):
+    """What a node says of itself."""
+
+    capacity: ResourceList | None = None
+    allocatable: ResourceList | None = None
+    conditions: list[Condition] = []
+    declared_features: list[str] = []
+
+
+class Node(View):
+    """A node."""
+
+    api_version: str = "v1"
+    kind: str = "Node"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+# --- others -------------------------------------------------------------------
+
+
+class Namespace(View):
+    """A namespace."""
+
+    api_version: str = "v1"
+    kind: str = "Namespace"
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class PriorityClass(View):
+    """A named priority."""
+
+    api_version: str = "scheduling.k8s.io/v1"
+    kind: str = "PriorityClass"
+    metadata: ObjectMeta = ObjectMeta()
+    value: int = 0
+    global_default: bool = False
+    preemption_policy: str | None = None
+
+
+class PodDisruptionBudgetSpec(View):
+    """How many pods must stay."""
+
+    selector: LabelSelector | None = None
+    min_available: str | int | None = None
+    max_unavailable: str | int | None = None
+
+
+class PodDisruptionBudgetStatus(View):
+    """How many may go now."""
+
+    disruptions_allowed: int = 0
+    disrupted_pods: dict[str, Any] | None = None
+
+
+class PodDisruptionBudget(View):
+    """Protects pods from voluntary disruption."""
+
+    api_version: str = "policy/v1"
+    kind: str = "PodDisruptionBudget"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+class GangSchedulingPolicy(View):
+    """All of at least this many pods, or none."""
+
+    min_count: int = 1
+
+
+class PodGroupSchedulingPolicy(View):
+    """How the pods of a group are scheduled."""
+
+    basic: dict[str, Any] | None = None
+    gang: GangSchedulingPolicy | None = None
+
+
+class PodGroupSpec(View):
+    """A group of pods that belong together."""
+
+    scheduling_policy: PodGroupSchedulingPolicy = PodGroupSchedulingPolicy()
+    resource_claims: list[PodResourceClaim] = []
+
+
+class PodGroupStatus(View):
+    """What became of the group."""
+
+    conditions: list[Condition] = []
+    resource_claim_statuses: list[PodResourceClaimStatus] = []
+
+
+class PodGroup(View):
+    """scheduling.k8s.io PodGroup."""
+
+    api_version: str = "scheduling.k8s.io/v1beta1"
+    kind: str = "PodGroup"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodGroupSpec = PodGroupSpec()
+    status: PodGroupStatus = PodGroupStatus()
