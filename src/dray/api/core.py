@@ -17,14 +17,14 @@ ResourceList = dict[str, QuantityValue]
 # --- Pod ----------------------------------------------------------------------
 
 
-class ContainerClaim(View):
+class ContainerClaim(View, frozen=True):
     """A claim entry of the pod that the container uses, whole or one request of it."""
 
     name: str = ""
     request: str = ""  # empty means: the whole claim
 
 
-class ResourceRequirements(View):
+class ResourceRequirements(View, frozen=True):
     """What a container asks of the node."""
 
     requests: ResourceList | None = None
@@ -32,7 +32,7 @@ class ResourceRequirements(View):
     claims: list[ContainerClaim] = []
 
 
-class ContainerPort(View):
+class ContainerPort(View, frozen=True):
     """A port the container listens on."""
 
     name: str = ""
@@ -42,7 +42,7 @@ class ContainerPort(View):
     protocol: str = "TCP"
 
 
-class Container(View):
+class Container(View, frozen=True):
     """One container, as far as placing it needs to know."""
 
     name: str = ""
@@ -52,7 +52,7 @@ class Container(View):
     restart_policy: str | None = None  # Always on an init container makes it a sidecar
 
 
-class PodResourceClaim(View):
+class PodResourceClaim(View, frozen=True):
     """A claim the pod uses: by name, or made from a template."""
 
     name: str = ""
@@ -60,7 +60,7 @@ class PodResourceClaim(View):
     resource_claim_template_name: str | None = None
 
 
-class Toleration(View):
+class Toleration(View, frozen=True):
     """A node taint the pod can live with."""
 
     key: str = ""
@@ -70,21 +70,21 @@ class Toleration(View):
     toleration_seconds: int | None = None
 
 
-class PreferredSchedulingTerm(View):
+class PreferredSchedulingTerm(View, frozen=True):
     """A node preference with its weight."""
 
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
-class NodeAffinity(View):
+class NodeAffinity(View, frozen=True):
     """Nodes the pod needs or prefers."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
     preferred_during_scheduling_ignored_during_execution: list[PreferredSchedulingTerm] = []
 
 
-class PodAffinityTerm(View):
+class PodAffinityTerm(View, frozen=True):
     """Near (or away from) pods that match, per value of the topology key."""
 
     label_selector: LabelSelector | None = None
@@ -95,21 +95,21 @@ class PodAffinityTerm(View):
     mismatch_label_keys: list[str] = []
 
 
-class WeightedPodAffinityTerm(View):
+class WeightedPodAffinityTerm(View, frozen=True):
     """A pod affinity preference with its weight."""
 
     weight: int = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
-class PodAffinity(View):
+class PodAffinity(View, frozen=True):
     """Pod affinity or anti-affinity: the shape is the same."""
 
     required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = []
     preferred_during_scheduling_ignored_during_execution: list[WeightedPodAffinityTerm] = []
 
 
-class Affinity(View):
+class Affinity(View, frozen=True):
     """All affinities of a pod."""
 
     node_affinity: NodeAffinity | None = None
@@ -117,7 +117,7 @@ class Affinity(View):
     pod_anti_affinity: PodAffinity | None = None
 
 
-class TopologySpreadConstraint(View):
+class TopologySpreadConstraint(View, frozen=True):
     """Spread pods over topology domains."""
 
     max_skew: int = 1
@@ -130,19 +130,19 @@ class TopologySpreadConstraint(View):
     match_label_keys: list[str] = []
 
 
-class SchedulingGate(View):
+class SchedulingGate(View, frozen=True):
     """A name that keeps the pod from being scheduled while it is there."""
 
     name: str = ""
 
 
-class PodSchedulingGroup(View):
+class PodSchedulingGroup(View, frozen=True):
     """The PodGroup this pod belongs to."""
 
     pod_group_name: str | None = None
 
 
-class PodSpec(View):
+class PodSpec(View, frozen=True):
     """What the pod wants."""
 
     node_name: str = ""
@@ -166,14 +166,14 @@ class PodSpec(View):
     restart_policy: str = "Always"
 
 
-class PodResourceClaimStatus(View):
+class PodResourceClaimStatus(View, frozen=True):
     """Which claim was made for a claim entry; no name means none is needed."""
 
     name: str = ""
     resource_claim_name: str | None = None
 
 
-class ContainerExtendedResourceRequest(View):
+class ContainerExtendedResourceRequest(View, frozen=True):
     """Which request of the scheduler-made claim serves a container's extended resource."""
 
     container_name: str = ""
@@ -181,14 +181,14 @@ class ContainerExtendedResourceRequest(View):
     request_name: str = ""
 
 
-class PodExtendedResourceClaimStatus(View):
+class PodExtendedResourceClaimStatus(View, frozen=True):
     """The scheduler-made claim behind the pod's extended resources."""
 
     request_mappings: list[ContainerExtendedResourceRequest] = []
     resource_claim_name: str = ""
 
 
-class PodStatus(View):
+class PodStatus(View, frozen=True):
     """What became of the pod."""
 
     phase: str = ""
@@ -203,7 +203,7 @@ class PodStatus(View):
     node_allocatable_resource_claim_statuses: list[Any] = []
 
 
-class Pod(View):
+class Pod(View, frozen=True):
     """A pod."""
 
     api_version: str = "v1"
@@ -216,7 +216,7 @@ class Pod(View):
 # --- Node ---------------------------------------------------------------------
 
 
-class Taint(View):
+class Taint(View, frozen=True):
     """A reason to keep pods off a node."""
 
     key: str = ""
@@ -225,14 +225,14 @@ class Taint(View):
     time_added: str | None = None
 
 
-class NodeSpec(View):
+class NodeSpec(View, frozen=True):
     """What an administrator says of a node."""
 
     unschedulable: bool = False
     taints: list[Taint] = []
 
 
-class NodeStatus(View):
+class NodeStatus(View, frozen=True):
     """What a node says of itself."""
 
     capacity: ResourceList | None = None
@@ -241,7 +241,7 @@ class NodeStatus(View):
     declared_features: list[str] = []
 
 
-class Node(View):
+class Node(View, frozen=True):
     """A node."""
 
     api_version: str = "v1"
@@ -254,7 +254,7 @@ class Node(View):
 # --- others -------------------------------------------------------------------
 
 
-class Namespace(View):
+class Namespace(View, frozen=True):
     """A namespace."""
 
     api_version: str = "v1"
@@ -262,7 +262,7 @@ class Namespace(View):
     metadata: ObjectMeta = ObjectMeta()
 
 
-class PriorityClass(View):
+class PriorityClass(View, frozen=True):
     """A named priority."""
 
     api_version: str = "scheduling.k8s.io/v1"
@@ -273,7 +273,7 @@ class PriorityClass(View):
     preemption_policy: str | None = None
 
 
-class PodDisruptionBudgetSpec(View):
+class PodDisruptionBudgetSpec(View, frozen=True):
     """How many pods must stay."""
 
     selector: LabelSelector | None = None
@@ -281,14 +281,14 @@ class PodDisruptionBudgetSpec(View):
     max_unavailable: str | int | None = None
 
 
-class PodDisruptionBudgetStatus(View):
+class PodDisruptionBudgetStatus(View, frozen=True):
     """How many may go now."""
 
     disruptions_allowed: int = 0
     disrupted_pods: dict[str, Any] | None = None
 
 
-class PodDisruptionBudget(View):
+class PodDisruptionBudget(View, frozen=True):
     """Protects pods from voluntary disruption."""
 
     api_version: str = "policy/v1"
@@ -298,34 +298,34 @@ class PodDisruptionBudget(View):
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
-class GangSchedulingPolicy(View):
+class GangSchedulingPolicy(View, frozen=True):
     """All of at least this many pods, or none."""
 
     min_count: int = 1
 
 
-class PodGroupSchedulingPolicy(View):
+class PodGroupSchedulingPolicy(View, frozen=True):
     """How the pods of a group are scheduled."""
 
     basic: dict[str, Any] | None = None
     gang: GangSchedulingPolicy | None = None
 
 
-class PodGroupSpec(View):
+class PodGroupSpec(View, frozen=True):
     """A group of pods that belong together."""
 
     scheduling_policy: PodGroupSchedulingPolicy = PodGroupSchedulingPolicy()
     resource_claims: list[PodResourceClaim] = []
 
 
-class PodGroupStatus(View):
+class PodGroupStatus(View, frozen=True):
     """What became of the group."""
 
     conditions: list[Condition] = []
     resource_claim_statuses: list[PodResourceClaimStatus] = []
 
 
-class PodGroup(View):
+class PodGroup(View, frozen=True):
     """scheduling.k8s.io PodGroup."""
 
     api_version: str = "scheduling.k8s.io/v1beta1"

@@ -19,7 +19,7 @@ class View(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=
     """Base of all wire structs: camelCase on the wire, defaults left out."""
 
 
-class OwnerReference(View):
+class OwnerReference(View, frozen=True):
     """Who owns an object; the garbage collector follows these."""
 
     api_version: str = ""
@@ -30,7 +30,7 @@ class OwnerReference(View):
     block_owner_deletion: bool | None = None
 
 
-class ObjectMeta(View):
+class ObjectMeta(View, frozen=True):
     """Name, identity and life of an object."""
 
     name: str = ""
@@ -49,7 +49,7 @@ class ObjectMeta(View):
     managed_fields: list[Any] = []
 
 
-class Condition(View):
+class Condition(View, frozen=True):
     """metav1.Condition: one observed fact with its reason."""
 
     type: str = ""
@@ -60,7 +60,7 @@ class Condition(View):
     last_transition_time: str | None = None
 
 
-class LabelSelectorRequirement(View):
+class LabelSelectorRequirement(View, frozen=True):
     """One `key operator values` requirement."""
 
     key: str = ""
@@ -68,14 +68,14 @@ class LabelSelectorRequirement(View):
     values: list[str] = []
 
 
-class LabelSelector(View):
+class LabelSelector(View, frozen=True):
     """matchLabels and matchExpressions, joined by AND."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: list[LabelSelectorRequirement] = []
 
 
-class NodeSelectorRequirement(View):
+class NodeSelectorRequirement(View, frozen=True):
     """One `key operator values` requirement on node labels or fields."""
 
     key: str = ""
@@ -83,14 +83,14 @@ class NodeSelectorRequirement(View):
     values: list[str] = []
 
 
-class NodeSelectorTerm(View):
+class NodeSelectorTerm(View, frozen=True):
     """Requirements joined by AND; a term without any matches nothing."""
 
     match_expressions: list[NodeSelectorRequirement] = []
     match_fields: list[NodeSelectorRequirement] = []
 
 
-class NodeSelector(View):
+class NodeSelector(View, frozen=True):
     """Terms joined by OR."""
 
     node_selector_terms: list[NodeSelectorTerm] = []

@@ -21,7 +21,7 @@ QuantityValue = str | int | float
 # --- ResourceSlice: what hardware there is -----------------------------------
 
 
-class DeviceAttribute(View):
+class DeviceAttribute(View, frozen=True):
     """One attribute value: exactly one field is set."""
 
     int_value: int | None = msgspec.field(default=None, name="int")
@@ -34,7 +34,7 @@ class DeviceAttribute(View):
     versions: list[str] | None = None
 
 
-class CapacityRequestPolicyRange(View):
+class CapacityRequestPolicyRange(View, frozen=True):
     """Requests are rounded up to min + n * step, at most max."""
 
     min: QuantityValue | None = None
@@ -42,7 +42,7 @@ class CapacityRequestPolicyRange(View):
     step: QuantityValue | None = None
 
 
-class CapacityRequestPolicy(View):
+class CapacityRequestPolicy(View, frozen=True):
     """How a share of a capacity may be asked for."""
 
     default: QuantityValue | None = None
@@ -50,27 +50,27 @@ class CapacityRequestPolicy(View):
     valid_range: CapacityRequestPolicyRange | None = None
 
 
-class DeviceCapacity(View):
+class DeviceCapacity(View, frozen=True):
     """How much of something the device has."""
 
     value: QuantityValue = "0"
     request_policy: CapacityRequestPolicy | None = None
 
 
-class Counter(View):
+class Counter(View, frozen=True):
     """An amount of a shared counter."""
 
     value: QuantityValue = "0"
 
 
-class CounterSet(View):
+class CounterSet(View, frozen=True):
     """A named budget that several devices of the pool draw from."""
 
     name: str = ""
     counters: dict[str, Counter] = {}
 
 
-class DeviceCounterConsumption(View):
+class DeviceCounterConsumption(View, frozen=True):
     """What a device draws from one counter set when it is allocated."""
 
     counter_set: str = ""
@@ -78,7 +78,7 @@ class DeviceCounterConsumption(View):
     compatibility_groups: list[str] = []
 
 
-class DeviceTaint(View):
+class DeviceTaint(View, frozen=True):
     """A reason to keep away from a device."""
 
     key: str = ""
@@ -87,7 +87,7 @@ class DeviceTaint(View):
     time_added: str | None = None
 
 
-class NodeAllocatableMapping(View):
+class NodeAllocatableMapping(View, frozen=True):
     """How a device turns into an amount of a node resource."""
 
     capacity_key: str | None = None
@@ -95,21 +95,21 @@ class NodeAllocatableMapping(View):
     device_multiplier: QuantityValue | None = None
 
 
-class NodeAllocatableOverhead(View):
+class NodeAllocatableOverhead(View, frozen=True):
     """What using the device costs beside the mapping."""
 
     per_pod: QuantityValue | None = None
     per_container: QuantityValue | None = None
 
 
-class NodeAllocatableResource(View):
+class NodeAllocatableResource(View, frozen=True):
     """The node resource that a device stands for or costs."""
 
     mapping: NodeAllocatableMapping | None = None
     overhead: NodeAllocatableOverhead | None = None
 
 
-class Device(View):
+class Device(View, frozen=True):
     """One allocatable thing."""
 
     name: str = ""
@@ -127,7 +127,7 @@ class Device(View):
     node_allocatable_resources: dict[str, NodeAllocatableResource] | None = None
 
 
-class ResourcePool(View):
+class ResourcePool(View, frozen=True):
     """The pool a slice belongs to; the highest generation wins."""
 
     name: str = ""
@@ -135,7 +135,7 @@ class ResourcePool(View):
     resource_slice_count: int = 0
 
 
-class ResourceSliceSpec(View):
+class ResourceSliceSpec(View, frozen=True):
     """A part of a pool: devices, or the counters they draw from."""
 
     driver: str = ""
@@ -150,7 +150,7 @@ class ResourceSliceSpec(View):
     skip_node_operations: list[str] = []
 
 
-class ResourceSlice(View):
+class ResourceSlice(View, frozen=True):
     """Published by a driver: what hardware there is."""
 
     api_version: str = "resource.k8s.io/v1"
@@ -162,32 +162,32 @@ class ResourceSlice(View):
 # --- DeviceClass, ResourceClaim, ResourceClaimTemplate: what is wanted --------
 
 
-class CELDeviceSelector(View):
+class CELDeviceSelector(View, frozen=True):
     """A CEL expression over `device`."""
 
     expression: str = ""
 
 
-class DeviceSelector(View):
+class DeviceSelector(View, frozen=True):
     """A condition a device must meet."""
 
     cel: CELDeviceSelector | None = None
 
 
-class OpaqueDeviceConfiguration(View):
+class OpaqueDeviceConfiguration(View, frozen=True):
     """Parameters that only the named driver understands."""
 
     driver: str = ""
     parameters: Any = None  # a JSON object
 
 
-class DeviceClassConfiguration(View):
+class DeviceClassConfiguration(View, frozen=True):
     """Config that every allocation through the class carries."""
 
     opaque: OpaqueDeviceConfiguration | None = None
 
 
-class DeviceClassSpec(View):
+class DeviceClassSpec(View, frozen=True):
     """Selectors and config shared by all who name the class."""
 
     selectors: list[DeviceSelector] = []
@@ -195,7 +195,7 @@ class DeviceClassSpec(View):
     extended_resource_name: str | None = None
 
 
-class DeviceClass(View):
+class DeviceClass(View, frozen=True):
     """A kind of device that an administrator offers."""
 
     api_version: str = "resource.k8s.io/v1"
@@ -204,7 +204,7 @@ class DeviceClass(View):
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
-class DeviceToleration(View):
+class DeviceToleration(View, frozen=True):
     """A taint that the request can live with."""
 
     key: str = ""
@@ -214,20 +214,20 @@ class DeviceToleration(View):
     toleration_seconds: int | None = None
 
 
-class CapacityRequirements(View):
+class CapacityRequirements(View, frozen=True):
     """How much of each capacity the request wants."""
 
     requests: dict[str, QuantityValue] = {}
 
 
-class DerivedAttribute(View):
+class DerivedAttribute(View, frozen=True):
     """An attribute computed from the device for use in constraints."""
 
     name: str = ""
     expression: str = ""
 
 
-class ExactDeviceRequest(View):
+class ExactDeviceRequest(View, frozen=True):
     """One class, one count."""
 
     device_class_name: str = ""
@@ -240,7 +240,7 @@ class ExactDeviceRequest(View):
     derived_attributes: list[DerivedAttribute] = []
 
 
-class DeviceSubRequest(View):
+class DeviceSubRequest(View, frozen=True):
     """One alternative of a first-available request."""
 
     name: str = ""
@@ -253,7 +253,7 @@ class DeviceSubRequest(View):
     derived_attributes: list[DerivedAttribute] = []
 
 
-class DeviceRequest(View):
+class DeviceRequest(View, frozen=True):
     """What is asked for under one name: exactly one of the two."""
 
     name: str = ""
@@ -261,7 +261,7 @@ class DeviceRequest(View):
     first_available: list[DeviceSubRequest] = []
 
 
-class DeviceConstraint(View):
+class DeviceConstraint(View, frozen=True):
     """A tie between the devices of the named requests."""
 
     requests: list[str] = []  # empty means: every request
@@ -269,14 +269,14 @@ class DeviceConstraint(View):
     distinct_attribute: str | None = None
 
 
-class DeviceClaimConfiguration(View):
+class DeviceClaimConfiguration(View, frozen=True):
     """Config for the named requests (empty means: all)."""
 
     requests: list[str] = []
     opaque: OpaqueDeviceConfiguration | None = None
 
 
-class DeviceClaim(View):
+class DeviceClaim(View, frozen=True):
     """Everything wanted in one claim."""
 
     requests: list[DeviceRequest] = []
@@ -284,13 +284,13 @@ class DeviceClaim(View):
     config: list[DeviceClaimConfiguration] = []
 
 
-class ResourceClaimSpec(View):
+class ResourceClaimSpec(View, frozen=True):
     """What the claim asks for; immutable."""
 
     devices: DeviceClaim = DeviceClaim()
 
 
-class DeviceRequestAllocationResult(View):
+class DeviceRequestAllocationResult(View, frozen=True):
     """One device given to one request."""
 
     request: str = ""  # `request` or `request/subrequest`
@@ -306,7 +306,7 @@ class DeviceRequestAllocationResult(View):
     skip_node_operations: list[str] = []
 
 
-class DeviceAllocationConfiguration(View):
+class DeviceAllocationConfiguration(View, frozen=True):
     """Config as the driver will see it, with its source."""
 
     source: str = ""  # FromClass, FromClaim
@@ -314,14 +314,14 @@ class DeviceAllocationConfiguration(View):
     opaque: OpaqueDeviceConfiguration | None = None
 
 
-class DeviceAllocationResult(View):
+class DeviceAllocationResult(View, frozen=True):
     """The devices of one claim."""
 
     results: list[DeviceRequestAllocationResult] = []
     config: list[DeviceAllocationConfiguration] = []
 
 
-class AllocationResult(View):
+class AllocationResult(View, frozen=True):
     """The answer to a claim; write-once."""
 
     devices: DeviceAllocationResult = DeviceAllocationResult()
@@ -329,7 +329,7 @@ class AllocationResult(View):
     allocation_timestamp: str | None = None
 
 
-class ResourceClaimConsumerReference(View):
+class ResourceClaimConsumerReference(View, frozen=True):
     """Who may use the claim now."""
 
     api_group: str = ""
@@ -338,7 +338,7 @@ class ResourceClaimConsumerReference(View):
     uid: str = ""
 
 
-class NetworkDeviceData(View):
+class NetworkDeviceData(View, frozen=True):
     """What a network driver reports of an interface."""
 
     interface_name: str = ""
@@ -346,7 +346,7 @@ class NetworkDeviceData(View):
     hardware_address: str = ""
 
 
-class AllocatedDeviceStatus(View):
+class AllocatedDeviceStatus(View, frozen=True):
     """What a driver reports of one allocated device."""
 
     driver: str = ""
@@ -358,7 +358,7 @@ class AllocatedDeviceStatus(View):
     network_data: NetworkDeviceData | None = None
 
 
-class ResourceClaimStatus(View):
+class ResourceClaimStatus(View, frozen=True):
     """Who got what."""
 
     allocation: AllocationResult | None = None
@@ -366,7 +366,7 @@ class ResourceClaimStatus(View):
     devices: list[AllocatedDeviceStatus] = []
 
 
-class ResourceClaim(View):
+class ResourceClaim(View, frozen=True):
     """A wish for devices, and its fulfilment."""
 
     api_version: str = "resource.k8s.io/v1"
@@ -376,14 +376,14 @@ class ResourceClaim(View):
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
-class ResourceClaimTemplateSpec(View):
+class ResourceClaimTemplateSpec(View, frozen=True):
     """Metadata and spec of the claims to be made."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ResourceClaimSpec = ResourceClaimSpec()
 
 
-class ResourceClaimTemplate(View):
+class ResourceClaimTemplate(View, frozen=True):
     """From which a claim is made for each pod."""
 
     api_version: str = "resource.k8s.io/v1"
@@ -395,7 +395,7 @@ class ResourceClaimTemplate(View):
 # --- DeviceTaintRule, ResourcePoolStatusRequest: operations -------------------
 
 
-class DeviceTaintSelector(View):
+class DeviceTaintSelector(View, frozen=True):
     """Which devices a rule taints; each unset field matches all."""
 
     driver: str | None = None
@@ -403,20 +403,20 @@ class DeviceTaintSelector(View):
     device: str | None = None
 
 
-class DeviceTaintRuleSpec(View):
+class DeviceTaintRuleSpec(View, frozen=True):
     """Put this taint on these devices."""
 
     device_selector: DeviceTaintSelector | None = None
     taint: DeviceTaint = DeviceTaint()
 
 
-class DeviceTaintRuleStatus(View):
+class DeviceTaintRuleStatus(View, frozen=True):
     """How far the eviction has come."""
 
     conditions: list[Condition] = []
 
 
-class DeviceTaintRule(View):
+class DeviceTaintRule(View, frozen=True):
     """An administrator's taint on devices."""
 
     api_version: str = "resource.k8s.io/v1"
