@@ -1,0 +1,70 @@
+"""Requests and responses of the API, free of any HTTP framework.
+
+Handlers see a `Request` and answer a `Response`; only `front` knows aiohttp. So
+the same handlers serve HTTPS, the in-process transport of tests and of the
+simulator, and a faster front could replace aiohttp without touching them.
+
+Invariants: header names are lower case; a body that streams is closed by
+whoever consumes it (`aclose` of the iterator ends the watch behind it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+JSON_TYPE = "application/json"
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class Request:
+    """One HTTP request, read completely."""
+
+    method: str
+    path: str  # percent-decoded, without query
+    query: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)  # lower-case name -> value
+    body: bytes = b""
+    client_certificate: bytes | None = None  # DER, already verified by TLS against the client CA
+    remote: str = ""
+
+    def first(self, name: str, default: str = "") -> str:
+        """Return the first value of a query parameter."""
+        return next((value for key, value in self.query if key == name), default)
+
+    def all(self, name: str) -> list[str]:
+        """Return all values of a query parameter."""
+        return [value for key, value in self.query if key == name]
+
+    def has(self, name: str) -> bool:
+        """Tell whether a query parameter is present, even empty."""
+        return any(key == name for key, _ in self.query)
+
+    def header(self, name: str, default: str = "") -> str:
+        """Return a header by its lower-case name."""
+        return self.headers.get(name, default)
+
+
+@dataclass(slots=True)
+class Response:
+    """An answer: whole bytes, or a stream that lasts as long as its watch."""
+
+    status: int
+    body: bytes | AsyncIterator[bytes] = b""
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    content_type: str = JSON_TYPE
+
+
+def json_response(status: int, value: Any, headers: list[tuple[str, str]] | None = None) -> Response:
+    """Encode a JSON value as a response, ended by a newline as Kubernetes does."""
+    return Response(status, _encode(value) + b"\n", headers or [])
+
+
+def text_response(status: int, text: str) -> Response:
+    """Answer plain text (health, unknown paths)."""
+    return Response(status, text.encode(), content_type="text/plain; charset=utf-8")
