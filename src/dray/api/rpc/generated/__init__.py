@@ -1,0 +1,1 @@
+"""Code made by tools/protos from ../protos; do not edit."""
