@@ -169,7 +169,9 @@ def parse_qualified_name(text: str) -> QualifiedName:
         raise CdiError(f"CDI device {text!r} is not of the form vendor.example.com/class=device")
     vendor, device_class = parse_kind(kind)
     if not _DEVICE.match(device):
-        raise CdiError(f"CDI device name {device!r} (in {text!r}) may have letters, digits and _ - . : inside")
+        raise CdiError(
+            f"CDI device name {device!r} (in {text!r}) may have letters, digits and _ - . : inside"
+        )
     return QualifiedName(vendor, device_class, device)
 
 
@@ -182,7 +184,11 @@ def minimum_version(spec: CdiSpec) -> str:
     needed = "0.3.0"
     for edits in (spec.container_edits, *(device.container_edits for device in spec.devices)):
         needed = _higher(needed, _version_for_edits(edits))
-    if spec.annotations or any(device.annotations for device in spec.devices) or "." in spec.kind.partition("/")[2]:
+    if (
+        spec.annotations
+        or any(device.annotations for device in spec.devices)
+        or "." in spec.kind.partition("/")[2]
+    ):
         needed = _higher(needed, "0.6.0")
     if any(device.name[:1].isdigit() for device in spec.devices):
         needed = _higher(needed, "0.5.0")

@@ -1,1 +1,49 @@
-"""See ARCHITECTURE.md."""
+"""The SDK that a device vendor imports: write one small class, `run` does the rest.
+
+See `contract` for what the class looks like and docs/driver-sdk.md for a tour.
+"""
+
+from dray.api.cdi import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice
+from dray.driver.contract import (
+    HEALTHY,
+    UNHEALTHY,
+    UNKNOWN,
+    AllocatedDevice,
+    AnnouncesChanges,
+    ClaimRequest,
+    DeviceConfig,
+    DeviceHealth,
+    DeviceStatus,
+    Driver,
+    DriverError,
+    Pool,
+    PreparedClaim,
+    PreparedDevice,
+    Recovers,
+    ReportsHealth,
+)
+
+__all__ = [
+    "HEALTHY",
+    "UNHEALTHY",
+    "UNKNOWN",
+    "AllocatedDevice",
+    "AnnouncesChanges",
+    "ClaimRequest",
+    "ContainerEdits",
+    "DeviceConfig",
+    "DeviceHealth",
+    "DeviceNode",
+    "DeviceStatus",
+    "Driver",
+    "DriverError",
+    "Hook",
+    "IntelRdt",
+    "Mount",
+    "NetDevice",
+    "Pool",
+    "PreparedClaim",
+    "PreparedDevice",
+    "Recovers",
+    "ReportsHealth",
+]

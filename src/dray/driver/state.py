@@ -1,0 +1,158 @@
+"""What a driver has prepared, on disk: the book that survives kill -9.
+
+One JSON file holds all claims of one driver on one node. It is written whole,
+to a new file that is fsynced, renamed over the old one, and whose directory is
+fsynced: after a crash there is the old book or the new one, never half of one.
+A checksum tells rot (or a hand edit) from truth.
+
+A claim is in the book *before* the driver is asked to prepare it ("started"),
+and its result is in the book before the node hears of it ("completed"). So
+whatever the driver did is always found again: a started claim is prepared again
+or unprepared, a completed one is answered from the book.
+
+A file that cannot be read is set aside, not deleted, and the caller is told;
+what to do then is a decision (see `running`), not a matter of storage.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dray.api.cdi import ContainerEdits
+from dray.api.resource import AllocatedDeviceStatus, DeviceAttribute
+
+FORMAT = "dray.driver/v1"
+
+
+class RecordedDevice(msgspec.Struct, omit_defaults=True, frozen=True):
+    """One device of a recorded claim."""
+
+    request: str
+    pool: str
+    device: str
+    share_id: str | None = None
+    is_exclusive: bool = True
+    edits: ContainerEdits = ContainerEdits()
+    given_cdi_device_ids: list[str] = []  # from the driver
+    cdi_device_ids: list[str] = []  # as answered to the node
+    attributes: dict[str, DeviceAttribute] = {}
+    status: AllocatedDeviceStatus | None = None
+    private: Any = None
+
+
+class RecordedClaim(msgspec.Struct, omit_defaults=True, frozen=True):
+    """One claim that was started, and perhaps completed."""
+
+    namespace: str
+    name: str
+    uid: str
+    devices: list[RecordedDevice] = []
+    is_complete: bool = False
+    pod_claim_name: str | None = None  # the entry of the pod, for a claim made from a template
+
+
+class _Book(msgspec.Struct):
+    format: str = FORMAT
+    claims: list[RecordedClaim] = []
+
+
+class _Sealed(msgspec.Struct):
+    book: msgspec.Raw
+    checksum: int  # crc32 of the book's bytes
+
+
+class StateError(Exception):
+    """The state file cannot be read or written."""
+
+
+class CorruptStateError(StateError):
+    """The state file is damaged; it was set aside."""
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Replace a file so that a crash leaves the old content or the new, and both are whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Dot files are skipped by readers of CDI directories, and two writers never share one.
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(folder: Path) -> None:
+    """Make renames and removals in a directory durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class StateFile:
+    """The book of claims, kept in memory and on disk alike."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.claims_by_uid: dict[str, RecordedClaim] = {}
+
+    def load(self) -> None:
+        """Read the book; none is an empty one. A damaged one is set aside and CorruptStateError says where."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            self.claims_by_uid = {}
+            return
+        except OSError as error:
+            raise StateError(f"cannot read {self.path}: {error.strerror}") from error
+        try:
+            self.claims_by_uid = {claim.uid: claim for claim in _open(content).claims}
+        except (msgspec.MsgspecError, ValueError) as error:
+            aside = self.path.with_name(f"{self.path.name}.corrupt")
+            os.replace(self.path, aside)
+            self.claims_by_uid = {}
+            raise CorruptStateError(
+                f"state file {self.path} is damaged ({error}); it was moved to {aside} and a new one begins empty"
+            ) from error
+
+    def record(self, claim: RecordedClaim) -> None:
+        """Enter or replace a claim, durably."""
+        self._commit({**self.claims_by_uid, claim.uid: claim})
+
+    def forget(self, uid: str) -> None:
+        """Strike a claim out, durably; nothing happens if it is not there."""
+        if uid in self.claims_by_uid:
+            self._commit({known: claim for known, claim in self.claims_by_uid.items() if known != uid})
+
+    def _commit(self, claims_by_uid: dict[str, RecordedClaim]) -> None:
+        book = msgspec.json.encode(_Book(claims=list(claims_by_uid.values())))
+        sealed = msgspec.json.encode(_Sealed(msgspec.Raw(book), zlib.crc32(book)))
+        try:
+            write_atomically(self.path, sealed, 0o600)
+        except OSError as error:
+            raise StateError(f"cannot write {self.path}: {error.strerror}") from error
+        # Memory follows the disk, never leads it: a failed write changes nothing.
+        self.claims_by_uid = claims_by_uid
+
+
+def _open(content: bytes) -> _Book:
+    sealed = msgspec.json.decode(content, type=_Sealed)
+    actual = zlib.crc32(bytes(sealed.book))
+    if actual != sealed.checksum:
+        raise ValueError(f"checksum is {actual}, the file says {sealed.checksum}")
+    book = msgspec.json.decode(sealed.book, type=_Book)
+    if book.format != FORMAT:
+        raise ValueError(f"format is {book.format!r}, this version reads {FORMAT!r}")
+    return book
