@@ -29,7 +29,7 @@ from dray.api.quantity import Quantity, QuantityError, canonical_quantity, parse
         ("1e-20", "1e-9"),
         ("100Ei", "9223372036854775807"),
         ("999999999999999999999", "999999999999999999999"),
-        ("1.G", "1G"),
+        ("1.G", "1.G"),
         (".5", "500m"),
         ("+5", "+5"),  # nearly canonical text is kept
         ("1.500", "1.500"),

@@ -10,7 +10,9 @@ from dray.api.semver import Semver, SemverError, parse_semver
 def test_the_standards_own_example_is_in_order():
     ordered = "1.0.0-alpha 1.0.0-alpha.1 1.0.0-alpha.beta 1.0.0-beta 1.0.0-beta.2 1.0.0-beta.11 1.0.0-rc.1 1.0.0 2.0.0"
     versions = [parse_semver(text) for text in ordered.split()]
-    assert sorted(versions[::-1]) == versions
+    versions.sort(key=str)
+    assert [str(version) for version in sorted(versions)] == ordered.split()
+    versions.sort()
     assert [a.compare(b) for a, b in pairwise(versions)] == [-1] * 8
 
 
