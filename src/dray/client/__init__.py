@@ -1,1 +1,72 @@
-"""See ARCHITECTURE.md."""
+"""Talk to any Kubernetes API server: verbs, transports, list-watch caches, queue, leases, events.
+
+The door of the room; see docs/client.md for a tour.
+"""
+
+from dray.client.api import (
+    APPLY_PATCH,
+    JSON_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
+    Client,
+    ListOf,
+    Object,
+    WatchEvent,
+)
+from dray.client.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    ClientError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    KubeconfigError,
+    NotFound,
+    ServerFailed,
+    TooManyRequests,
+    TransportError,
+    Unauthorized,
+)
+from dray.client.informer import Handler, Informer, key_of
+from dray.client.kubeconfig import Endpoint, load_endpoint, load_in_cluster, load_kubeconfig
+from dray.client.resources import Resource
+from dray.client.transport import HttpTransport, Request, Response, Transport
+
+__all__ = [
+    "APPLY_PATCH",
+    "JSON_PATCH",
+    "MERGE_PATCH",
+    "STRATEGIC_PATCH",
+    "AlreadyExists",
+    "ApiError",
+    "BadRequest",
+    "Client",
+    "ClientError",
+    "Conflict",
+    "Endpoint",
+    "Forbidden",
+    "Gone",
+    "Handler",
+    "HttpTransport",
+    "Informer",
+    "Invalid",
+    "KubeconfigError",
+    "ListOf",
+    "NotFound",
+    "Object",
+    "Request",
+    "Resource",
+    "Response",
+    "ServerFailed",
+    "TooManyRequests",
+    "Transport",
+    "TransportError",
+    "Unauthorized",
+    "WatchEvent",
+    "key_of",
+    "load_endpoint",
+    "load_in_cluster",
+    "load_kubeconfig",
+]

@@ -1,0 +1,358 @@
+"""The verbs of the Kubernetes API, on any transport.
+
+A verb takes a `Resource` and returns a plain dict, or a typed view when the
+caller names one (`view=Pod`): decoding straight into a msgspec struct is several
+times cheaper than building dicts, and skips what the view does not name.
+
+Retries: a 429 was not processed, so every verb waits as told and asks again; a
+read that got no answer is asked again; a write that got no answer is not, because
+only the caller knows whether doing it twice is harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar, overload
+from urllib.parse import urlencode
+
+import msgspec
+
+from dray.client.errors import ApiError, Gone, TooManyRequests, TransportError, error_from
+from dray.client.kubeconfig import load_endpoint
+from dray.client.resources import Resource
+from dray.client.transport import JSON, HttpTransport, Request, Response, Transport
+
+T = TypeVar("T")
+Object = dict[str, Any]
+
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+_MAX_ATTEMPTS = 5
+_REVISION = re.compile(rb'"resourceVersion":"(\d+)"')
+
+
+class ListMeta(msgspec.Struct, rename="camel", frozen=True):
+    """What a list says of itself."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+    remaining_item_count: int | None = None
+
+
+class ListOf(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a list, or all pages joined."""
+
+    items: list[T]
+    metadata: ListMeta = ListMeta()
+
+
+class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
+    """One change: ADDED, MODIFIED, DELETED or BOOKMARK (only the revision counts)."""
+
+    type: str
+    object: T
+
+
+_decoder_by_type: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+def decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of a type, made once."""
+    found = _decoder_by_type.get(kind)
+    if found is None:
+        found = _decoder_by_type[kind] = msgspec.json.Decoder(kind)
+    return found
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_body(body: Any) -> bytes:
+    """Encode a dict or a struct; bytes pass through."""
+    return body if isinstance(body, bytes) else _encode(body)
+
+
+class Client:
+    """Talks to one API server. Safe to share between tasks; close it at the end."""
+
+    def __init__(self, transport: Transport, *, namespace: str = "default") -> None:
+        self.transport = transport
+        self.namespace = namespace  # the kubeconfig's default namespace; verbs never assume it
+
+    @classmethod
+    def connect(
+        cls,
+        kubeconfig: str | os.PathLike[str] | None = None,
+        context: str | None = None,
+        *,
+        user_agent: str = "dray",
+        connections: int = 64,
+    ) -> Client:
+        """Make a client from a kubeconfig, or from the in-cluster files when there is none.
+
+        Opens no connection yet; the first verb does.
+        """
+        endpoint = load_endpoint(kubeconfig, context)
+        transport = HttpTransport(
+            endpoint.server,
+            tls=endpoint.tls,
+            headers=endpoint.headers,
+            connections=connections,
+            user_agent=user_agent,
+        )
+        return cls(transport, namespace=endpoint.namespace)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.transport.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- reading --------------------------------------------------------------
+
+    @overload
+    async def get(
+        self, resource: Resource, name: str, namespace: str | None = None, *, view: type[T]
+    ) -> T: ...
+    @overload
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object: ...
+    async def get(
+        self, resource: Resource, name: str, namespace: str | None = None, *, view: Any = Object
+    ) -> Any:
+        """Read one object; raises NotFound."""
+        return await self.call("GET", resource.path(namespace, name), view=view)
+
+    @overload
+    async def list(
+        self, resource: Resource, namespace: str | None = None, *, view: type[T], **query: Any
+    ) -> ListOf[T]: ...
+    @overload
+    async def list(
+        self, resource: Resource, namespace: str | None = None, **query: Any
+    ) -> ListOf[Object]: ...
+    async def list(
+        self, resource: Resource, namespace: str | None = None, *, view: Any = Object, **query: Any
+    ) -> ListOf[Any]:
+        """Read a collection, page by page when `limit` is given.
+
+        Query words are spelled as on the wire (`labelSelector=`, `fieldSelector=`,
+        `resourceVersion=`, `limit=`); ones that are None are left out.
+        """
+        items: list[Any] = []
+        while True:
+            page: ListOf[Any] = await self.call(
+                "GET", resource.path(namespace), view=ListOf[view], query=query
+            )
+            items.extend(page.items)
+            if not page.metadata.continue_:
+                return ListOf(items, page.metadata)
+            query = {**query, "continue": page.metadata.continue_, "resourceVersion": None}
+
+    @overload
+    def watch(
+        self, resource: Resource, namespace: str | None = None, *, view: type[T], **query: Any
+    ) -> AsyncIterator[WatchEvent[T]]: ...
+    @overload
+    def watch(
+        self, resource: Resource, namespace: str | None = None, **query: Any
+    ) -> AsyncIterator[WatchEvent[Object]]: ...
+    async def watch(
+        self, resource: Resource, namespace: str | None = None, *, view: Any = Object, **query: Any
+    ) -> AsyncIterator[WatchEvent[Any]]:
+        """Follow changes until the server ends the stream; raises Gone when the revision is forgotten."""
+        decode = decoder_of(WatchEvent[view]).decode
+        async for lines in self.watch_lines(resource, namespace, **query):
+            for line in lines:
+                yield decode(line)
+
+    async def watch_lines(
+        self, resource: Resource, namespace: str | None = None, **query: Any
+    ) -> AsyncIterator[Sequence[bytes]]:
+        """Follow changes as raw lines, in batches as they arrive; errors in the stream are raised.
+
+        For readers that look before they decode.
+        """
+        target = _target(resource.path(namespace), {"watch": "1", "allowWatchBookmarks": "true", **query})
+        request = Request("GET", target, stream=True, timeout=None)
+        response = await self._answer(request)
+        if response.pieces is None:
+            raise TransportError(f"{request}: the transport did not stream the watch")
+        rest = b""
+        try:
+            async for piece in response.pieces:
+                lines = (rest + piece).split(b"\n")
+                rest = lines.pop()
+                events = [line for line in lines if line]
+                for line in events:
+                    if line.startswith(b'{"type":"ERROR"'):
+                        raise _stream_error(line, str(request))
+                if events:
+                    yield events
+        finally:
+            await response.close()
+
+    # --- writing --------------------------------------------------------------
+
+    @overload
+    async def create(
+        self, resource: Resource, body: Any, namespace: str | None = None, *, name: str | None = None,
+        subresource: str = "", view: type[T], **query: Any,
+    ) -> T: ...  # fmt: skip
+    @overload
+    async def create(
+        self, resource: Resource, body: Any, namespace: str | None = None, *, name: str | None = None,
+        subresource: str = "", **query: Any,
+    ) -> Object: ...  # fmt: skip
+    async def create(
+        self, resource: Resource, body: Any, namespace: str | None = None, *, name: str | None = None,
+        subresource: str = "", view: Any = Object, **query: Any,
+    ) -> Any:  # fmt: skip
+        """POST an object, or (with name and subresource) a binding, an eviction."""
+        path = resource.path(namespace, name, subresource)
+        return await self.call("POST", path, body, view=view, query=query)
+
+    @overload
+    async def update(
+        self, resource: Resource, name: str, body: Any, namespace: str | None = None, *, subresource: str = "",
+        view: type[T], **query: Any,
+    ) -> T: ...  # fmt: skip
+    @overload
+    async def update(
+        self, resource: Resource, name: str, body: Any, namespace: str | None = None, *, subresource: str = "",
+        **query: Any,
+    ) -> Object: ...  # fmt: skip
+    async def update(
+        self, resource: Resource, name: str, body: Any, namespace: str | None = None, *, subresource: str = "",
+        view: Any = Object, **query: Any,
+    ) -> Any:  # fmt: skip
+        """PUT an object; raises Conflict when its resourceVersion is no longer the newest."""
+        return await self.call(
+            "PUT", resource.path(namespace, name, subresource), body, view=view, query=query
+        )
+
+    @overload
+    async def patch(
+        self, resource: Resource, name: str, body: Any, namespace: str | None = None, *,
+        kind: str = MERGE_PATCH, subresource: str = "", view: type[T], **query: Any,
+    ) -> T: ...  # fmt: skip
+    @overload
+    async def patch(
+        self, resource: Resource, name: str, body: Any, namespace: str | None = None, *,
+        kind: str = MERGE_PATCH, subresource: str = "", **query: Any,
+    ) -> Object: ...  # fmt: skip
+    async def patch(
+        self, resource: Resource, name: str, body: Any, namespace: str | None = None, *,
+        kind: str = MERGE_PATCH, subresource: str = "", view: Any = Object, **query: Any,
+    ) -> Any:  # fmt: skip
+        """PATCH an object: merge (default), JSON_PATCH, STRATEGIC_PATCH."""
+        path = resource.path(namespace, name, subresource)
+        return await self.call("PATCH", path, body, view=view, query=query, content_type=kind)
+
+    async def apply(
+        self, resource: Resource, name: str, body: Any, namespace: str | None = None, *,
+        manager: str, force: bool = False, subresource: str = "",
+    ) -> Object:  # fmt: skip
+        """Server-side apply: own exactly the fields of `body` as `manager`."""
+        query = {"fieldManager": manager, "force": "true" if force else None}
+        path = resource.path(namespace, name, subresource)
+        found: Object = await self.call("PATCH", path, body, query=query, content_type=APPLY_PATCH)
+        return found
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_seconds: int | None = None,
+        propagation: str | None = None,
+    ) -> Object:
+        """DELETE an object; with `uid`, only this incarnation of it (else Conflict)."""
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if any(preconditions.values()):
+            options["preconditions"] = {key: value for key, value in preconditions.items() if value}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        if propagation:
+            options["propagationPolicy"] = propagation
+        found: Object = await self.call("DELETE", resource.path(namespace, name), options)
+        return found
+
+    # --- the wire -------------------------------------------------------------
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        view: Any = Object,
+        query: Mapping[str, Any] | None = None,
+        content_type: str = JSON,
+    ) -> Any:
+        """Send one request and decode the answer; the verbs above are spellings of this.
+
+        `view=None` throws the answer away undecoded.
+        """
+        request = Request(
+            method, _target(path, query), None if body is None else encode_body(body), content_type
+        )
+        response = await self._answer(request)
+        if view is None:
+            return None
+        return decoder_of(view).decode(response.body)
+
+    async def _answer(self, request: Request) -> Response:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                response = await self.transport.send(request)
+            except TransportError:
+                if request.method != "GET" or request.stream or attempt >= _MAX_ATTEMPTS:
+                    raise
+                await asyncio.sleep(0.05 * 2**attempt)
+                continue
+            if response.status < 300:
+                return response
+            error = error_from(response.status, response.body, str(request), response.headers)
+            if not isinstance(error, TooManyRequests) or attempt >= _MAX_ATTEMPTS or _is_eviction(request):
+                raise error
+            await asyncio.sleep(error.retry_after or 0.1 * 2**attempt)
+
+
+def _is_eviction(request: Request) -> bool:
+    # 429 on an eviction means "a disruption budget forbids it", not "slow down".
+    return request.method == "POST" and request.target.partition("?")[0].endswith("/eviction")
+
+
+def _target(path: str, query: Mapping[str, Any] | None) -> str:
+    pairs = [(key, value) for key, value in (query or {}).items() if value is not None]
+    return f"{path}?{urlencode(pairs)}" if pairs else path
+
+
+def _stream_error(line: bytes, what: str) -> ApiError:
+    body = bytes(decoder_of(WatchEvent[msgspec.Raw]).decode(line).object)
+    error = error_from(500, body, what)
+    if error.reason in ("Expired", "Gone") and not isinstance(error, Gone):
+        return Gone(410, error.status, what)
+    return error
+
+
+def revision_of(line: bytes) -> str:
+    """Read the resourceVersion of a raw watch line without decoding it; empty when there is none."""
+    found = _REVISION.search(line)
+    return found[1].decode() if found else ""

@@ -1,0 +1,248 @@
+"""A local copy of a collection that follows the server: list once, then watch.
+
+Theory of operation. `run` lists, hands every object to the handlers as an
+addition, and then watches from the revision of the list. When a watch ends it is
+resumed from the last revision seen (events and bookmarks carry it); when the
+server has forgotten that revision (410), everything is listed again and the
+handlers are told only the differences. Handlers are plain functions called in
+the order in which the server made the changes; they must be quick, because the
+next event waits for them.
+
+Objects that changed identity (same name, new uid) are reported as a deletion
+followed by an addition, so that no handler mistakes one for the other.
+
+Invariants (tests/unit/client/test_client_informer.py):
+  * what the handlers were told, applied in order, equals `items`;
+  * an object is never reported twice at the same resourceVersion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from dray.api.meta import ObjectMeta
+from dray.client.api import Client, ListOf, WatchEvent, decoder_of, revision_of
+from dray.client.errors import ClientError, Forbidden, Gone, NotFound
+from dray.client.resources import Resource
+
+log = logging.getLogger("dray.client")
+
+
+class HasMetadata(Protocol):
+    """Any view of a Kubernetes object."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Name and identity."""
+        ...
+
+
+T = TypeVar("T", bound=HasMetadata)
+Handler = Callable[[T | None, T | None], None]  # (old, new): old None = added, new None = deleted
+
+
+def key_of(meta: ObjectMeta) -> str:
+    """Return `namespace/name`, or the bare name of a cluster-wide object."""
+    return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+
+
+class _Item(msgspec.Struct, Generic[T]):
+    view: T
+    raw: bytes
+
+
+class Informer(Generic[T]):
+    """A list-watch cache of one resource, as typed views.
+
+    `optional` resources may be absent on the server (404) or forbidden: the cache
+    then counts as synced and empty, and looks again every minute.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        view: type[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        keep_raw: bool = False,  # remember the JSON text beside the view, see `raw`
+        optional: bool = False,
+        page_size: int | None = None,
+    ) -> None:
+        self.resource = resource
+        self.items: dict[str, T] = {}
+        self.is_available = True  # False while an optional resource is absent
+        self.relists = 0
+        self._client = client
+        self._view: Any = view
+        self._namespace = namespace
+        self._query = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        self._page_size = page_size
+        self._raw_by_key: dict[str, bytes] | None = {} if keep_raw else None
+        self._optional = optional
+        self._handlers: list[Handler[T]] = []
+        self._synced = asyncio.Event()
+        self._revision = ""
+        event_type: Any = WatchEvent
+        self._decode = decoder_of(event_type[view]).decode
+
+    # --- reading --------------------------------------------------------------
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether the first list has been delivered."""
+        return self._synced.is_set()
+
+    async def wait_synced(self) -> None:
+        """Wait for the first list."""
+        await self._synced.wait()
+
+    def get(self, key: str) -> T | None:
+        """Look up `namespace/name`."""
+        return self.items.get(key)
+
+    def raw(self, key: str) -> bytes:
+        """Return the JSON text of an object as last seen (needs `keep_raw`).
+
+        For writes that must not lose fields which the view does not know.
+        """
+        if self._raw_by_key is None:
+            raise ValueError("this informer keeps no raw objects; make it with keep_raw=True")
+        return self._raw_by_key[key]
+
+    def add_handler(self, handler: Handler[T]) -> None:
+        """Call `handler(old, new)` on every change from now on, and for what is already here."""
+        self._handlers.append(handler)
+        for item in list(self.items.values()):
+            handler(None, item)
+
+    # --- following ------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow the server until cancelled; every failure is retried with backoff."""
+        pause = 0.0
+        while True:
+            if pause:
+                await asyncio.sleep(pause)
+            try:
+                if not self._revision:
+                    await self._list()
+                await self._watch()
+                pause = 0.0
+            except Gone:
+                # The server forgot our revision: the copy may have holes, so start over.
+                self._revision, pause = "", 0.0
+            except (NotFound, Forbidden) as error:
+                if not self._optional:
+                    raise
+                log.debug("%s are not served: %s", self.resource.plural, error)
+                self.is_available = False
+                self._replace([])
+                self._synced.set()
+                pause = 60.0
+            except ClientError as error:
+                pause = min(max(pause * 2, 0.1), 10.0)
+                log.debug("%s: %s; again in %.1f s", self.resource.plural, error, pause)
+
+    async def _list(self) -> None:
+        # Revision 0 lets the server answer from its cache; after a 410 that could be
+        # older than what we have seen, so then ask for the newest.
+        revision = None if self.has_synced else "0"
+        kind = msgspec.Raw if self._raw_by_key is not None else self._view
+        answer: ListOf[Any] = await self._client.list(
+            self.resource,
+            self._namespace,
+            view=kind,
+            limit=self._page_size,
+            resourceVersion=revision,
+            **self._query,
+        )
+        self.is_available = True
+        self.relists += 1
+        self._replace(answer.items)
+        self._revision = answer.metadata.resource_version
+        self._synced.set()
+
+    def _replace(self, found: list[Any]) -> None:
+        """Make the cache equal to a fresh list, telling the handlers only what differs."""
+        fresh: dict[str, T] = {}
+        raws: dict[str, bytes] = {}
+        for entry in found:
+            if isinstance(entry, msgspec.Raw):
+                item = decoder_of(self._view).decode(entry)
+                raws[key_of(item.metadata)] = bytes(entry)
+            else:
+                item = entry
+            fresh[key_of(item.metadata)] = item
+        for key in [key for key in self.items if key not in fresh]:
+            self._forget(key)
+        for key, item in fresh.items():
+            self._store(key, item, raws.get(key))
+
+    async def _watch(self) -> None:
+        query = {**self._query, "resourceVersion": self._revision, "timeoutSeconds": 1800}
+        stream = self._client.watch_lines(self.resource, self._namespace, **query)
+        async for lines in stream:
+            for line in lines:
+                self._take(line)
+            # One batch may hold thousands of events: let the others breathe.
+            await asyncio.sleep(0)
+
+    def _take(self, line: bytes) -> None:
+        event = self._decode(line)
+        item = event.object
+        meta = item.metadata
+        kind = event.type
+        if kind == "BOOKMARK":
+            self._revision = meta.resource_version
+            return
+        key = key_of(meta)
+        if kind == "DELETED":
+            if self._raw_by_key is not None:
+                self._raw_by_key.pop(key, None)
+            old = self.items.pop(key, None)
+            if old is not None:
+                # The last state travels with the deletion; handlers see it as `old`.
+                self._tell(item if old.metadata.uid == meta.uid else old, None)
+        else:
+            self._store(key, item, line)
+        # After the handlers: a handler that raises is a bug, and must not be skipped over.
+        self._revision = meta.resource_version or revision_of(line)
+
+    def _store(self, key: str, item: T, line: bytes | None) -> None:
+        old = self.items.get(key)
+        if old is not None:
+            if old.metadata.uid != item.metadata.uid:
+                self._forget(key)
+                old = None
+            elif old.metadata.resource_version == item.metadata.resource_version:
+                return
+        self.items[key] = item
+        if self._raw_by_key is not None and line is not None:
+            self._raw_by_key[key] = _object_text(line)
+        self._tell(old, item)
+
+    def _forget(self, key: str) -> None:
+        old = self.items.pop(key)
+        if self._raw_by_key is not None:
+            self._raw_by_key.pop(key, None)
+        self._tell(old, None)
+
+    def _tell(self, old: T | None, new: T | None) -> None:
+        for handler in self._handlers:
+            handler(old, new)
+
+
+def _object_text(line: bytes) -> bytes:
+    """Cut the object out of a watch line; list items are objects already."""
+    start = line.find(b'"object":')
+    if not line.startswith(b'{"type":') or start < 0:
+        return line
+    return line[start + 9 : line.rindex(b"}")]
