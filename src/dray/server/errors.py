@@ -124,7 +124,9 @@ def apply_conflict(causes: list[dict[str, str]], message: str) -> ApiError:
 
 def invalid(group: str, kind: str, name: str, problems: Sequence[FieldProblem]) -> ApiError:
     """Return 422 with one cause per field problem."""
-    texts = [f"{problem.field}: {problem.message}" if problem.field else problem.message for problem in problems]
+    texts = [
+        f"{problem.field}: {problem.message}" if problem.field else problem.message for problem in problems
+    ]
     if len(texts) == 1:
         summary = texts[0]
     else:
@@ -132,7 +134,11 @@ def invalid(group: str, kind: str, name: str, problems: Sequence[FieldProblem]) 
         unique = list(dict.fromkeys(texts))
         summary = unique[0] if len(unique) == 1 else "[" + ", ".join(unique) + "]"
     causes = [
-        {key: value for key, value in (("reason", p.reason), ("message", p.message), ("field", p.field)) if value}
+        {
+            key: value
+            for key, value in (("reason", p.reason), ("message", p.message), ("field", p.field))
+            if value
+        }
         for p in problems
     ]
     target = f"{kind}.{group}" if group else kind
@@ -156,7 +162,10 @@ def forbidden(
     target = _qualified(resource, group)
     subject = f'{target} "{name}"' if name else target
     return ApiError(
-        403, "Forbidden", f"{subject} is forbidden: {why}", _details(group, resource, name, causes=list(causes))
+        403,
+        "Forbidden",
+        f"{subject} is forbidden: {why}",
+        _details(group, resource, name, causes=list(causes)),
     )
 
 

@@ -1,0 +1,321 @@
+"""The durable store: an append-only log in SQLite under the store in memory.
+
+Theory of operation. A write is checked and numbered at once, in the event loop,
+against the state *including* writes that are still on their way to disk; then
+it is queued. One writer thread takes everything that is queued, appends it in
+one transaction (WAL, synchronous=FULL: the commit waits for the disk) and hands
+it back to the loop, which makes it visible and acknowledges it. Concurrent
+requests therefore share a disk flush, and nobody sees what a crash could undo.
+
+A write that meets a newer one still on its way waits for that one before it
+reports the conflict, so that a caller who reads and retries finds the winner.
+
+When the disk refuses (full, gone), the batch and everything queued behind it
+fails, since later writes were checked against earlier ones; numbering goes back
+to the last durable revision. The *epoch* tells the two sides apart.
+
+Each row carries a CRC of its value: a file that was damaged outside SQLite's own
+checks is refused at opening, with its name, and left as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import queue
+import sqlite3
+import threading
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dray.server.store.contract import (
+    Event,
+    Record,
+    StoreDamaged,
+    StoreLocked,
+    StoreUnavailable,
+    ValueAt,
+)
+from dray.server.store.memory import WATCH_BUFFER, MemoryStore, check_expectation, written
+
+FILE_NAME = "store.db"
+LOCK_NAME = "lock"
+FORMAT = 1
+LARGEST_BATCH = 2_000
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS log (
+    revision INTEGER PRIMARY KEY,
+    key TEXT NOT NULL,
+    created INTEGER NOT NULL,
+    crc INTEGER NOT NULL,
+    value BLOB  -- NULL: the key was deleted
+);
+"""
+
+
+@dataclass(slots=True)
+class _Append:
+    """A write on its way to disk."""
+
+    event: Event
+    epoch: int
+    done: asyncio.Future[None]
+
+
+@dataclass(slots=True)
+class _Forget:
+    """A compaction on its way to disk."""
+
+    revision: int
+    rows: list[tuple[int]]  # revisions that nobody can ask for any more
+    done: asyncio.Future[None]
+
+
+class SqliteStore(MemoryStore):
+    """A store whose acknowledged writes survive kill -9 and power loss."""
+
+    def __init__(self, directory: Path, *, watch_buffer: int = WATCH_BUFFER) -> None:
+        super().__init__(watch_buffer=watch_buffer)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = directory / FILE_NAME
+        self._lock = _lock_directory(directory)
+        try:
+            self._database = self._open()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._next_revision = self._revision + 1
+        # key -> newest write on its way to disk (its event tells value or deletion)
+        self._in_flight: dict[str, _Append] = {}
+        self._epoch = 0
+        self._failed_epoch = -1  # written by the writer thread only
+        self._queue: queue.SimpleQueue[_Append | _Forget | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write_forever, name="store-writer", daemon=True)
+        self._writer.start()
+
+    async def put(self, key: str, value: ValueAt, expected: int | None = None) -> Record:
+        """Append a value and return once it is durable."""
+        self._require_open()
+        current = await self._checked(key, expected)
+        event = written(key, current, self._next_revision, value)
+        await self._append(event)
+        assert event.record is not None
+        return event.record
+
+    async def delete(self, key: str, expected: int | None = None) -> Event | None:
+        """Append a deletion and return once it is durable."""
+        self._require_open()
+        current = await self._checked(key, expected)
+        if current is None:
+            return None
+        event = Event(self._next_revision, key, None, current)
+        await self._append(event)
+        return event
+
+    async def compact(self, revision: int) -> None:
+        """Forget history, in memory at once and on disk soon."""
+        self._require_open()
+        rows: list[tuple[int]] = []
+        for event in self._trim(revision):
+            if event.previous is not None:
+                rows.append((event.previous.revision,))
+            if event.record is None:
+                rows.append((event.revision,))
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put(_Forget(self._compacted, rows, done))
+        await done
+
+    def close(self) -> None:
+        """Finish queued writes, then release the files."""
+        if self._closed:
+            return
+        super().close()
+        self._queue.put(None)
+        self._writer.join()
+        self._database.close()
+        os.close(self._lock)
+
+    # --- the event loop's side -----------------------------------------------
+
+    async def _checked(self, key: str, expected: int | None) -> Record | None:
+        flying = self._in_flight.get(key)
+        current = flying.event.record if flying is not None else self._records.get(key)
+        found = current.revision if current is not None else 0
+        if flying is not None and expected is not None and found != expected:
+            with contextlib.suppress(StoreUnavailable):
+                await asyncio.shield(flying.done)
+            current = self._records.get(key)
+        check_expectation(key, current, expected)
+        return current
+
+    async def _append(self, event: Event) -> None:
+        loop = asyncio.get_running_loop()
+        append = _Append(event, self._epoch, loop.create_future())
+        self._next_revision += 1
+        self._in_flight[event.key] = append
+        self._queue.put(append)
+        # The write happens even if the request that asked for it goes away.
+        await asyncio.shield(append.done)
+
+    def _committed(self, batch: Sequence[_Append | _Forget]) -> None:
+        for item in batch:
+            if isinstance(item, _Append):
+                self.commit((item.event,))
+                if self._in_flight.get(item.event.key) is item:
+                    del self._in_flight[item.event.key]
+            if not item.done.done():
+                item.done.set_result(None)
+
+    def _refused(self, batch: Sequence[_Append | _Forget], why: str) -> None:
+        failed = [item for item in batch if isinstance(item, _Append)]
+        if any(item.epoch == self._epoch for item in failed):
+            # Later writes were checked against these; they fail too, and numbering starts anew.
+            self._epoch += 1
+            self._in_flight.clear()
+            self._next_revision = self._revision + 1
+        for item in batch:
+            if not item.done.done():
+                item.done.set_exception(StoreUnavailable(why))
+                item.done.exception()  # a caller that went away must not make the loop complain
+
+    # --- the writer thread's side --------------------------------------------
+
+    def _write_forever(self) -> None:
+        while True:
+            item = self._queue.get()
+            batch: list[_Append | _Forget] = []
+            while item is not None:
+                batch.append(item)
+                if len(batch) >= LARGEST_BATCH:
+                    break
+                try:
+                    item = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            if batch:
+                self._write(batch)
+            if item is None:
+                return
+
+    def _write(self, batch: list[_Append | _Forget]) -> None:
+        loop = batch[0].done.get_loop()
+        try:
+            if any(isinstance(item, _Append) and item.epoch <= self._failed_epoch for item in batch):
+                raise StoreUnavailable("an earlier write failed")
+            self._write_transaction(batch)
+        except (sqlite3.Error, StoreUnavailable) as problem:
+            epochs = [item.epoch for item in batch if isinstance(item, _Append)]
+            self._failed_epoch = max([self._failed_epoch, *epochs])
+            with contextlib.suppress(sqlite3.Error):
+                self._database.rollback()
+            self._hand_back(loop, self._refused, batch, f"cannot write {self.path}: {problem}")
+        else:
+            self._hand_back(loop, self._committed, batch)
+
+    def _write_transaction(self, batch: Sequence[_Append | _Forget]) -> None:
+        rows = []
+        for item in batch:
+            if isinstance(item, _Append):
+                event, record = item.event, item.event.record
+                value = record.value if record is not None else None
+                created = record.created if record is not None else 0
+                rows.append((event.revision, event.key, created, zlib.crc32(value or b""), value))
+        self._database.execute("BEGIN IMMEDIATE")
+        if rows:
+            self._database.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?)", rows)
+        for item in batch:
+            if isinstance(item, _Forget):
+                self._database.executemany("DELETE FROM log WHERE revision = ?", item.rows)
+                self._set_about("compacted", item.revision)
+                # Deleting the newest row must not let its number be used again.
+                self._set_about("revision", item.revision)
+        self._database.execute("COMMIT")
+
+    def _hand_back(self, loop: asyncio.AbstractEventLoop, *call: object) -> None:
+        function, *arguments = call
+        assert callable(function)
+        # The loop is gone when the process is on its way out; then nobody waits for the answer.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(function, *arguments)
+
+    # --- opening -------------------------------------------------------------
+
+    def _open(self) -> sqlite3.Connection:
+        is_new = not self.path.exists()
+        if not is_new and self.path.stat().st_size == 0:
+            is_new = True  # a crash between creating and filling the file
+        if is_new:
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        try:
+            database = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
+        except sqlite3.Error as problem:
+            raise StoreUnavailable(f"cannot open {self.path}: {problem}") from problem
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=FULL")
+            database.execute("PRAGMA wal_autocheckpoint=4000")
+            database.executescript(_SCHEMA)
+            self._database = database
+            self._load(database)
+        except sqlite3.DatabaseError as problem:
+            database.close()
+            if isinstance(problem, sqlite3.OperationalError) and "malformed" not in str(problem):
+                raise StoreUnavailable(f"cannot open {self.path}: {problem}") from problem
+            raise StoreDamaged(
+                f"{self.path} is damaged ({problem}); it was left as it is: restore a copy, or move it away to start empty"
+            ) from problem
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _load(self, database: sqlite3.Connection) -> None:
+        about = dict(database.execute("SELECT name, value FROM about"))
+        if about.get("format", FORMAT) != FORMAT:
+            raise StoreUnavailable(
+                f"{self.path} has format {about['format']}, this dray reads format {FORMAT}: use the dray that wrote it"
+            )
+        self._set_about("format", FORMAT)
+        self._compacted = about.get("compacted", 1)
+        self._revision = max(self._compacted, about.get("revision", 1))
+        records: dict[str, Record] = {}
+        query = "SELECT revision, key, created, crc, value FROM log ORDER BY revision"
+        for revision, key, created, crc, value in database.execute(query):
+            if zlib.crc32(value or b"") != crc:
+                raise StoreDamaged(
+                    f"{self.path} is damaged (revision {revision}, {key}: wrong checksum); "
+                    "it was left as it is: restore a copy, or move it away to start empty"
+                )
+            record = Record(key, value, revision, created) if value is not None else None
+            previous = records.get(key)
+            if record is None:
+                records.pop(key, None)
+            else:
+                records[key] = record
+            if revision > self._compacted:
+                self._events.append(Event(revision, key, record, previous))
+                self._history_bytes += len(value or b"")
+            self._revision = max(self._revision, revision)
+        self._records = records
+        self._keys = sorted(records)
+
+    def _set_about(self, name: str, value: int) -> None:
+        self._database.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, value))
+
+
+def _lock_directory(directory: Path) -> int:
+    descriptor = os.open(directory / LOCK_NAME, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as problem:
+        os.close(descriptor)
+        raise StoreLocked(
+            f"{directory} is in use by another dray server; stop it or choose another --data directory"
+        ) from problem
+    return descriptor
