@@ -1,0 +1,101 @@
+"""Profiles: what stands in one node, read from YAML.
+
+A profile file has `name`, `description`, `labels`, `allocatable` (cpu, memory,
+pods) and `devices`, a list of entries whose `kind` names a builder in
+`dray.drivers.hardware.devices`. The built-in ones lie beside this module; a path
+to a file of one's own works everywhere a name does. Its bad input is reported
+with the file, the entry and what is expected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dray.drivers.hardware.devices import BUILDERS
+from dray.drivers.hardware.pools import PoolModel
+
+
+class ProfileError(ValueError):
+    """A profile that cannot be found or read; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What stands in one node."""
+
+    name: str
+    description: str
+    labels: dict[str, str]
+    allocatable: dict[str, str]
+    entries: tuple[dict[str, Any], ...]
+
+    def pools(self, node: str) -> list[PoolModel]:
+        """Return what the drivers of that node would publish."""
+        pools = []
+        for index, entry in enumerate(self.entries):
+            try:
+                pools.append(BUILDERS[entry["kind"]](entry, node))
+            except (KeyError, TypeError, ValueError) as error:
+                raise ProfileError(
+                    f"profile {self.name}: devices[{index}] ({entry.get('kind')}): {error!r}"
+                ) from error
+        return pools
+
+
+@lru_cache
+def profile_names() -> tuple[str, ...]:
+    """Return the names of the built-in profiles."""
+    folder = resources.files(__name__)
+    return tuple(
+        sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+    )
+
+
+def load_profile(name_or_path: str) -> Profile:
+    """Read a built-in profile by name, or a profile file by path."""
+    if name_or_path in profile_names():
+        source, content = (
+            name_or_path,
+            resources.files(__name__).joinpath(f"{name_or_path}.yaml").read_text("utf-8"),
+        )
+    else:
+        path = Path(name_or_path)
+        if not path.is_file():
+            known = ", ".join(profile_names())
+            raise ProfileError(
+                f"no hardware profile {name_or_path!r}; built in: {known}; or give the path of a YAML file"
+            )
+        source, content = str(path), path.read_text("utf-8")
+    try:
+        return parse_profile(yaml.safe_load(content), source)
+    except yaml.YAMLError as error:
+        raise ProfileError(f"{source}: not YAML: {error}") from error
+
+
+def parse_profile(document: Any, source: str) -> Profile:
+    """Check the shape of a profile document and return the profile."""
+    if not isinstance(document, dict):
+        raise ProfileError(f"{source}: expected a mapping with `name` and `devices`")
+    entries = document.get("devices")
+    if not isinstance(entries, list) or not entries:
+        raise ProfileError(f"{source}: `devices` must be a non-empty list")
+    for index, entry in enumerate(entries):
+        kind = entry.get("kind") if isinstance(entry, dict) else None
+        if kind not in BUILDERS:
+            raise ProfileError(
+                f"{source}: devices[{index}].kind is {kind!r}; expected one of {', '.join(BUILDERS)}"
+            )
+    allocatable = {"cpu": "64", "memory": "512Gi", "pods": "110"} | (document.get("allocatable") or {})
+    return Profile(
+        name=str(document.get("name") or Path(source).stem),
+        description=str(document.get("description") or ""),
+        labels={str(key): str(value) for key, value in (document.get("labels") or {}).items()},
+        allocatable={str(key): str(value) for key, value in allocatable.items()},
+        entries=tuple(entries),
+    )

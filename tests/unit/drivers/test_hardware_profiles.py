@@ -1,0 +1,103 @@
+"""Profiles: every built-in one fits the API's limits and says what the real driver would."""
+
+import json
+import re
+
+import pytest
+from shared_data import shared
+
+from dray.drivers.hardware import (
+    GPU_MODELS,
+    ProfileError,
+    device_classes,
+    load_profile,
+    pool_slices,
+    profile_names,
+)
+
+DNS_LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_every_profile_publishes_slices_within_the_limits(name):
+    slices = pool_slices(load_profile(name).pools("node-1"))
+    assert slices
+    for published in slices:
+        spec = published.spec
+        assert not (spec.devices and spec.shared_counters)
+        assert len(spec.shared_counters) <= 8
+        elaborate = any(device.consumes_counters or device.taints for device in spec.devices)
+        assert len(spec.devices) <= (64 if elaborate else 128)
+        for device in spec.devices:
+            assert DNS_LABEL.match(device.name), device.name
+            assert len(device.attributes or {}) + len(device.capacity or {}) <= 32
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_device_names_are_unique_in_a_pool_and_counters_exist(name):
+    for pool in load_profile(name).pools("node-1"):
+        names = [device.name for device in pool.devices]
+        assert len(names) == len(set(names))
+        sets = {counter_set.name: counter_set.counters for counter_set in pool.counter_sets}
+        for device in pool.devices:
+            for consumption in device.consumes_counters:
+                assert set(consumption.counters) <= set(sets[consumption.counter_set])
+
+
+def test_a_pool_larger_than_a_slice_is_split_and_counted():
+    slices = pool_slices(load_profile("dgx-a100-mig").pools("node-1"))
+    gpu_slices = [published for published in slices if published.spec.driver == "gpu.nvidia.com"]
+    assert {published.spec.pool.resource_slice_count for published in gpu_slices} == {len(gpu_slices)}
+    assert sum(len(published.spec.devices) for published in gpu_slices) == 8 * (1 + 7 + 7 + 4 + 3 + 2 + 1 + 1)
+
+
+def test_the_same_node_gets_the_same_identities_and_another_node_others():
+    def identities(node):
+        (pool,) = load_profile("workstation").pools(node)
+        return [device.attributes["uuid"].string for device in pool.devices]
+
+    assert identities("a") == identities("a")
+    assert not set(identities("a")) & set(identities("b"))
+
+
+def test_every_gpu_of_the_dgx_shares_its_pcie_root_with_a_nic():
+    gpus, nics, _ = load_profile("dgx-h100").pools("n")
+    roots = {device.attributes["resource.kubernetes.io/pcieRoot"].string for device in nics.devices}
+    for device in gpus.devices:
+        assert device.attributes["resource.kubernetes.io/pcieRoot"].string in roots
+
+
+def test_mig_tables_agree_with_the_published_facts():
+    facts = json.loads(shared("data/hw/mig_profiles.json").read_text())["gpus"]
+    for model_name, model in GPU_MODELS.items():
+        if model_name not in facts or not model.mig_profiles:
+            continue
+        published = {profile["profile"]: profile for profile in facts[model_name]["profiles"]}
+        assert {profile.name for profile in model.mig_profiles} == set(published), model_name
+        for profile in model.mig_profiles:
+            fact = published[profile.name]
+            assert profile.instance_profile_id == fact["gi_profile_id"]
+            assert profile.compute_slices == fact["compute_slices"]
+            assert profile.memory_slices == fact["placement_size_memory_slices"]
+            assert list(profile.starts) == fact["placement_starts"]
+            if fact.get("multiprocessors"):
+                assert profile.engines.multiprocessors == fact["multiprocessors"]
+
+
+def test_an_unknown_profile_names_the_known_ones():
+    with pytest.raises(ProfileError, match="built in: .*dgx-h100"):
+        load_profile("dgx-h9000")
+
+
+def test_a_profile_with_an_unknown_kind_says_what_is_expected(tmp_path):
+    path = tmp_path / "odd.yaml"
+    path.write_text("name: odd\ndevices: [{kind: abacus}]\n")
+    with pytest.raises(ProfileError, match=r"devices\[0\]\.kind is 'abacus'; expected one of nvidia-gpus"):
+        load_profile(str(path))
+
+
+def test_classes_can_be_limited_to_the_drivers_at_hand():
+    assert {found.metadata.name for found in device_classes(frozenset({"gpu.nvidia.com"}))} == {
+        "gpu.nvidia.com",
+        "mig.nvidia.com",
+    }
