@@ -19,19 +19,13 @@ from dray.server.requests import Response, json_response
 
 
 class FieldProblem(Protocol):
-    """What validation reports: api.validation.FieldError satisfies this."""
+    """What validation reports: api.validation's FieldError satisfies this."""
 
-    @property
-    def field(self) -> str:
-        """Path of the field, such as spec.devices[0].name."""
-
-    @property
-    def reason(self) -> str:
-        """Reason such as FieldValueInvalid."""
-
-    @property
     def message(self) -> str:
-        """Text such as `Invalid value: "x": must be short`."""
+        """Return the sentence with the field's path in front."""
+
+    def cause(self) -> dict[str, str]:
+        """Return the entry for details.causes."""
 
 
 @dataclass
@@ -59,7 +53,7 @@ class ApiError(Exception):
         }
         if self.reason:
             status["reason"] = self.reason
-        if self.details:
+        if self.details is not None:
             status["details"] = self.details
         status["code"] = self.code
         return status
@@ -124,23 +118,10 @@ def apply_conflict(causes: list[dict[str, str]], message: str) -> ApiError:
 
 def invalid(group: str, kind: str, name: str, problems: Sequence[FieldProblem]) -> ApiError:
     """Return 422 with one cause per field problem."""
-    texts = [
-        f"{problem.field}: {problem.message}" if problem.field else problem.message for problem in problems
-    ]
-    if len(texts) == 1:
-        summary = texts[0]
-    else:
-        # Equal errors are told once, as upstream's aggregate does.
-        unique = list(dict.fromkeys(texts))
-        summary = unique[0] if len(unique) == 1 else "[" + ", ".join(unique) + "]"
-    causes = [
-        {
-            key: value
-            for key, value in (("reason", p.reason), ("message", p.message), ("field", p.field))
-            if value
-        }
-        for p in problems
-    ]
+    # Equal errors are told once in the message, as upstream's aggregate does.
+    texts = list(dict.fromkeys(problem.message() for problem in problems))
+    summary = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
+    causes = [problem.cause() for problem in problems]
     target = f"{kind}.{group}" if group else kind
     return ApiError(
         422,
@@ -195,13 +176,10 @@ def plain_failure(code: int, message: str) -> ApiError:
     return ApiError(code, "", message)
 
 
-def method_not_allowed(group: str, resource: str, verb: str) -> ApiError:
-    """Return 405 for a verb that this resource does not support."""
+def method_not_allowed() -> ApiError:
+    """Return 405 for a method that this path does not have."""
     return ApiError(
-        405,
-        "MethodNotAllowed",
-        f"{verb} is not supported on resources of kind {_qualified(resource, group)!r}".replace("'", '"'),
-        _details(group, resource),
+        405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {}
     )
 
 

@@ -1,0 +1,172 @@
+"""HTTPS in front of the handlers: the only module that knows aiohttp.
+
+It turns bytes into a `Request` and a `Response` into bytes, and keeps a hostile
+or broken client from costing more than its connection: bodies stop at the limit
+of kube-apiserver, slow bodies time out, header lines are bounded, and a client
+that stops reading a watch stops that watch only (the store cuts it off).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import AsyncIterator
+from typing import Protocol
+from urllib.parse import parse_qsl, unquote
+
+from aiohttp import ClientError, web
+from aiohttp.web_request import BaseRequest
+
+from dray.server import errors
+from dray.server.requests import Request, Response
+
+BODY_LIMIT = 3 * 1024 * 1024  # kube-apiserver's MaxRequestBodyBytes
+LINE_LIMIT = 64 * 1024  # a request line carries selectors, which may be long
+FIELD_LIMIT = 64 * 1024  # bearer tokens and Accept headers fit many times
+BODY_TIMEOUT = 60.0  # seconds for a whole body
+IDLE_TIMEOUT = 120.0  # seconds a connection may stay without request
+
+log = logging.getLogger("dray.server")
+
+
+class Handler(Protocol):
+    """Whoever answers requests: ApiServer, or a fake in tests."""
+
+    async def handle(self, request: Request) -> Response:
+        """Answer one request; never raises for what a client sent."""
+
+
+class Front:
+    """One listening socket that feeds a handler."""
+
+    def __init__(self, handler: Handler, address: str, port: int, tls: ssl.SSLContext | None) -> None:
+        self._handler = handler
+        self._address = address
+        self._wanted_port = port
+        self._tls = tls
+        self._runner: web.ServerRunner | None = None
+        self.port = 0  # the real one, once started
+
+    async def start(self) -> None:
+        """Listen; raises OSError when the port is taken."""
+        server = web.Server(
+            self._serve,
+            access_log=None,
+            max_line_size=LINE_LIMIT,
+            max_field_size=FIELD_LIMIT,
+            keepalive_timeout=IDLE_TIMEOUT,
+            handler_cancellation=True,
+            lingering_time=2.0,
+        )
+        self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(
+            self._runner,
+            self._address,
+            self._wanted_port,
+            ssl_context=self._tls,
+            backlog=1024,
+            reuse_address=True,
+        )
+        await site.start()
+        sockets = self._runner.addresses
+        self.port = int(sockets[0][1])
+
+    async def stop(self) -> None:
+        """Stop listening and drop connections; answers in progress get a second."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _serve(self, incoming: BaseRequest) -> web.StreamResponse:
+        try:
+            request = await _read(incoming)
+            response = await self._handler.handle(request)
+        except errors.ApiError as problem:
+            response = problem.response()
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("%s %s failed", incoming.method, incoming.path)
+            response = errors.internal(
+                "the request could not be handled; the server's log says why"
+            ).response()
+        if isinstance(response.body, bytes):
+            return _whole(response, response.body)
+        return await _stream(incoming, response, response.body)
+
+
+async def _read(incoming: BaseRequest) -> Request:
+    path, _, query = incoming.message.path.partition("?")
+    if path.startswith(("http://", "https://")):
+        path = "/" + path.split("/", 3)[-1] if path.count("/") > 2 else "/"
+    body = await _read_body(incoming) if incoming.body_exists else b""
+    transport = incoming.transport
+    peer = transport.get_extra_info("peername") if transport is not None else None
+    secure = transport.get_extra_info("ssl_object") if transport is not None else None
+    headers: dict[str, str] = {}
+    for name, value in incoming.headers.items():
+        lower = name.lower()
+        headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
+    return Request(
+        method=incoming.method,
+        path=unquote(path) if "%" in path else path,
+        query=tuple(parse_qsl(query, keep_blank_values=True)) if query else (),
+        headers=headers,
+        body=body,
+        client_certificate=secure.getpeercert(True) if secure is not None else None,
+        remote=str(peer[0]) if peer else "",
+    )
+
+
+async def _read_body(incoming: BaseRequest) -> bytes:
+    too_large = errors.too_large(f"Request entity too large: limit is {BODY_LIMIT}")
+    if (incoming.content_length or 0) > BODY_LIMIT:
+        raise too_large
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT):
+            async for piece in incoming.content.iter_any():
+                size += len(piece)
+                if size > BODY_LIMIT:
+                    raise too_large
+                pieces.append(piece)
+    except TimeoutError:
+        raise errors.bad_request("the request body did not arrive in time") from None
+    except (ClientError, ValueError) as problem:  # broken chunking or compression
+        raise errors.bad_request(f"cannot read the request body: {problem}") from None
+    return b"".join(pieces)
+
+
+def _prepared(response: Response, answer: web.StreamResponse) -> None:
+    answer.headers["Content-Type"] = response.content_type
+    for name, value in response.headers:
+        answer.headers.add(name, value)
+
+
+def _whole(response: Response, body: bytes) -> web.Response:
+    answer = web.Response(status=response.status, body=body)
+    _prepared(response, answer)
+    return answer
+
+
+async def _stream(
+    incoming: BaseRequest, response: Response, pieces: AsyncIterator[bytes]
+) -> web.StreamResponse:
+    answer = web.StreamResponse(status=response.status)
+    _prepared(response, answer)
+    answer.enable_chunked_encoding()
+    try:
+        await answer.prepare(incoming)
+        async for piece in pieces:
+            await answer.write(piece)
+        await answer.write_eof()
+    except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError):
+        pass  # the client went away; that is how most watches end
+    finally:
+        with contextlib.suppress(Exception):
+            await pieces.aclose()  # type: ignore[attr-defined]
+    return answer

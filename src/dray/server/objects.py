@@ -1,0 +1,142 @@
+"""Objects in the store: where they lie, how they are written and read.
+
+An object is stored once, as JSON in its storage version, beginning with its kind
+and apiVersion and carrying its own resourceVersion. Most answers are therefore
+the stored bytes themselves; a list is the bytes of its items, less those first
+two members, joined by commas.
+
+Decoded objects are cached beside their bytes and shared by everybody who reads:
+nobody may change one. Whoever wants to change an object takes `copy_json` of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from dray.api.kinds import Kind, kind_of_plural
+from dray.server.encoding import decode_stored, encode_stored
+from dray.server.reader import Object
+from dray.server.store import Record, Store
+
+# Decoded objects kept beside their bytes. A decoded object takes about ten times
+# its bytes, so large ones (slices) are decoded when needed.
+CACHED_OBJECTS = 20_000
+CACHED_BYTES_EACH = 4_096
+
+FindStored = Callable[[str, str], Kind | None]
+
+
+def copy_json(value: Any) -> Any:
+    """Copy a JSON value deeply; leaves are shared."""
+    if isinstance(value, dict):
+        return {key: copy_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [copy_json(item) for item in value]
+    return value
+
+
+def storage_of(kind: Kind) -> tuple[str, str]:
+    """Return the group and plural under which objects of a kind are kept.
+
+    Events are one set of objects that two groups show.
+    """
+    if kind.group == "events.k8s.io":
+        return "", kind.plural
+    return kind.group, kind.plural
+
+
+def prefix_of(kind: Kind, namespace: str = "") -> str:
+    """Return the key prefix of a kind, or of its objects in a namespace."""
+    group, plural = storage_of(kind)
+    prefix = f"/{group or 'core'}/{plural}/"
+    return f"{prefix}{namespace}/" if namespace else prefix
+
+
+def key_of(kind: Kind, namespace: str, name: str) -> str:
+    """Return the key of an object."""
+    return f"{prefix_of(kind, namespace)}{name}"
+
+
+def opening_of(kind: Kind) -> bytes:
+    """Return the first bytes of every stored object of a kind."""
+    group, _ = storage_of(kind)
+    api_version = f"{group}/{kind.storage_version}" if group else kind.storage_version
+    return msgspec.json.encode({"kind": kind.kind, "apiVersion": api_version})[:-1] + b","
+
+
+class Objects:
+    """Reads and writes objects of all kinds; implements `Reader`."""
+
+    def __init__(self, store: Store, find_kind: Callable[[str, str], Kind | None] = kind_of_plural) -> None:
+        self.store = store
+        self._find_kind = find_kind
+        self._cache: dict[str, tuple[int, Object]] = {}
+        self._openings: dict[Kind, bytes] = {}
+
+    # --- Reader --------------------------------------------------------------
+
+    def get(self, group: str, resource: str, namespace: str, name: str) -> Object | None:
+        """Return one object in its storage version, or None."""
+        kind = self._find_kind(group, resource)
+        return None if kind is None else self.find(kind, namespace, name)
+
+    def list(self, group: str, resource: str, namespace: str | None = None) -> Iterator[Object]:
+        """Yield the objects of a kind."""
+        kind = self._find_kind(group, resource)
+        if kind is not None:
+            for record in self.store.list(prefix_of(kind, namespace or "")).records:
+                yield self.decoded(kind, record)
+
+    # --- for the verbs -------------------------------------------------------
+
+    def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """Return one object in its storage version, or None."""
+        record = self.store.get(key_of(kind, namespace, name))
+        return None if record is None else self.decoded(kind, record)
+
+    def decoded(self, kind: Kind, record: Record) -> Object:
+        """Return the object of a record; shared, not to be changed."""
+        cached = self._cache.get(record.key)
+        if cached is not None and cached[0] == record.revision:
+            return cached[1]
+        obj = decode_stored(kind, record.value)
+        if len(record.value) <= CACHED_BYTES_EACH:
+            if len(self._cache) >= CACHED_OBJECTS:
+                self._cache.pop(next(iter(self._cache)))
+            self._cache[record.key] = (record.revision, obj)
+        return obj
+
+    def decoded_past(self, kind: Kind, record: Record) -> Object:
+        """Return the object of a record that may be history; does not disturb the cache."""
+        cached = self._cache.get(record.key)
+        if cached is not None and cached[0] == record.revision:
+            return cached[1]
+        return decode_stored(kind, record.value)
+
+    def opening(self, kind: Kind) -> bytes:
+        """Return the bytes that list items leave out."""
+        opening = self._openings.get(kind)
+        if opening is None:
+            opening = self._openings[kind] = opening_of(kind)
+        return opening
+
+    async def put(self, kind: Kind, key: str, obj: Object, expected: int) -> tuple[Object, Record]:
+        """Write an object at an expected revision; returns it as stored."""
+        stored: Object = {}
+
+        def value(revision: int) -> bytes:
+            metadata = {**obj.get("metadata", {}), "resourceVersion": str(revision)}
+            group, _ = storage_of(kind)
+            stored["kind"] = kind.kind
+            stored["apiVersion"] = f"{group}/{kind.storage_version}" if group else kind.storage_version
+            stored["metadata"] = metadata
+            for name, part in obj.items():
+                if name not in stored:
+                    stored[name] = part
+            return encode_stored(stored)
+
+        record = await self.store.put(key, value, expected)
+        return stored, record

@@ -1,0 +1,227 @@
+"""watch: the stream of changes of a collection, one JSON object a line.
+
+Theory of operation: a watch subscribes first and looks second, so that nothing
+falls between the present and the stream. Selectors turn the store's events into
+what the client sees: an object that begins to match is ADDED, one that ceases to
+match is DELETED (shown as it last matched, at the revision of the change).
+
+A line is made once and shared by all watchers that want it in the same form,
+which is what makes a thousand watchers cheap.
+
+How a watch ends: its timeout; the client leaves; its history is forgotten or it
+does not keep up, which is told in the stream as an ERROR with a 410 Status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+
+from dray.api.kinds import Kind
+from dray.server import errors
+from dray.server.encoding import encode
+from dray.server.objects import Objects, prefix_of
+from dray.server.options import ListOptions
+from dray.server.reader import Object
+from dray.server.reading import ListReader, parse_version
+from dray.server.routing import Route
+from dray.server.selectable import Selection
+from dray.server.store import Compacted, Event, Watch, WatchLagged
+from dray.server.versions import Versions
+
+BOOKMARK_SECONDS = 60.0
+LAST_BOOKMARK_BEFORE_END = 2.0
+SHORTEST_TIMEOUT = 1800.0  # kube-apiserver's --min-request-timeout: the end lies between this and twice this
+SHARED_LINES = 8_192
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+Show = Callable[[Object], Object]  # the form a client wants: as it is, table, metadata only
+
+
+class WatchStreams:
+    """Makes watch streams over one store."""
+
+    def __init__(self, objects: Objects, versions: Versions, reader: ListReader) -> None:
+        self._objects = objects
+        self._versions = versions
+        self._reader = reader
+        self._lines: dict[tuple[int, str, str], bytes] = {}
+
+    async def open(
+        self, route: Route, options: ListOptions, selection: Selection, show: Show | None
+    ) -> AsyncIterator[bytes]:
+        """Return the stream; raises what must be answered before a stream begins.
+
+        `show` None means plain objects, whose lines are shared.
+        """
+        store, prefix = self._objects.store, prefix_of(route.kind, route.namespace)
+        asked = 0
+        if options.resource_version:
+            asked = parse_version(options.resource_version, lambda text: errors.plain_failure(500, text))
+        with_state = options.send_initial_events is True or (
+            asked == 0 and options.send_initial_events is not False
+        )
+        if with_state:
+            if asked:
+                await self._reader.wait_for(asked)
+            page = store.list(prefix)
+            watch = store.watch(prefix, page.revision)
+            state = [self._objects.decoded(route.kind, record) for record in page.records]
+            stream = _Stream(self, route, selection, show, watch, page.revision)
+            return stream.run(options, [obj for obj in state if selection.accepts(obj)])
+        try:
+            # Without initial events, no version (or 0) means: from now on.
+            after = asked or store.revision
+            watch = store.watch(prefix, after)
+        except Compacted as compacted:
+            return _one(error_line(errors.expired(f"too old resource version: {asked} ({compacted.oldest})")))
+        return _Stream(self, route, selection, show, watch, after).run(options, [])
+
+    def line(self, kind: Kind, version: str, event: Event, event_type: str) -> bytes:
+        """Return the shared line of a plain event."""
+        key = (event.revision, version, event_type)
+        line = self._lines.get(key)
+        if line is None:
+            if len(self._lines) >= SHARED_LINES:
+                self._lines.pop(next(iter(self._lines)))
+            line = self._lines[key] = self._make_line(kind, version, event, event_type)
+        return line
+
+    def _make_line(self, kind: Kind, version: str, event: Event, event_type: str) -> bytes:
+        if (
+            event_type != "DELETED"
+            and event.record is not None
+            and self._versions.is_stored_form(kind, version)
+        ):
+            return b"".join((b'{"type":"', event_type.encode(), b'","object":', event.record.value, b"}\n"))
+        return encode({"type": event_type, "object": self.shown(kind, version, event, event_type)}) + b"\n"
+
+    def shown(self, kind: Kind, version: str, event: Event, event_type: str) -> Object:
+        """Return the object that an event shows."""
+        if event_type != "DELETED" and event.record is not None:
+            return self._versions.outgoing(kind, self._objects.decoded(kind, event.record), version)
+        assert event.previous is not None
+        last = self._objects.decoded_past(kind, event.previous)
+        gone = {**last, "metadata": {**last["metadata"], "resourceVersion": str(event.revision)}}
+        return self._versions.outgoing(kind, gone, version)
+
+    def changes(self, kind: Kind, selection: Selection, event: Event) -> str:
+        """Return the event type as the selection sees it; "" for none."""
+        if selection.is_everything:
+            if event.record is None:
+                return "DELETED"
+            return "ADDED" if event.previous is None else "MODIFIED"
+        did = event.previous is not None and selection.accepts(
+            self._objects.decoded_past(kind, event.previous)
+        )
+        does = event.record is not None and selection.accepts(self._objects.decoded(kind, event.record))
+        if does:
+            return "MODIFIED" if did else "ADDED"
+        return "DELETED" if did else ""
+
+    def show_stored(self, kind: Kind, obj: Object, version: str) -> Object:
+        """Return a stored object in a version."""
+        return self._versions.outgoing(kind, obj, version)
+
+    def bookmark(self, kind: Kind, version: str, revision: int) -> Object:
+        """Return the object of a bookmark: nothing but a version."""
+        return self._versions.empty(kind, version, revision)
+
+    def revision(self) -> int:
+        """Return the newest revision."""
+        return self._objects.store.revision
+
+
+class _Stream:
+    """One watch on its way."""
+
+    def __init__(
+        self,
+        streams: WatchStreams,
+        route: Route,
+        selection: Selection,
+        show: Show | None,
+        watch: Watch,
+        position: int,
+    ) -> None:
+        self._streams = streams
+        self._kind, self._version = route.kind, route.version
+        self._selection = selection
+        self._show = show
+        self._watch = watch
+        self._position = position  # everything up to here was sent
+
+    async def run(self, options: ListOptions, initial: list[Object]) -> AsyncIterator[bytes]:
+        """Yield lines until the watch ends."""
+        loop = asyncio.get_running_loop()
+        seconds = float(options.timeout_seconds or 0) or random.uniform(
+            SHORTEST_TIMEOUT, 2 * SHORTEST_TIMEOUT
+        )
+        end = loop.time() + seconds
+        try:
+            if initial:
+                yield b"".join(self._initial_line(obj) for obj in initial)
+            if options.send_initial_events and options.bookmarks:
+                yield self._bookmark_line({INITIAL_EVENTS_END: "true"})
+            next_bookmark = self._next_bookmark(loop.time(), end) if options.bookmarks else end
+            while True:
+                try:
+                    async with asyncio.timeout_at(min(next_bookmark, end)):
+                        events = await self._watch.next()
+                except TimeoutError:
+                    if loop.time() >= end:
+                        return
+                    self._position = max(self._position, self._streams.revision())
+                    yield self._bookmark_line({})
+                    next_bookmark = self._next_bookmark(loop.time(), end)
+                    continue
+                if not events:
+                    return  # the server is closing
+                lines = self._lines_of(events)
+                self._position = events[-1].revision
+                if lines:
+                    yield lines
+        except WatchLagged:
+            yield error_line(errors.expired("the watch fell behind; list again and watch from there"))
+        finally:
+            self._watch.close()
+
+    def _lines_of(self, events: list[Event]) -> bytes:
+        lines: list[bytes] = []
+        streams = self._streams
+        for event in events:
+            event_type = streams.changes(self._kind, self._selection, event)
+            if not event_type:
+                continue
+            if self._show is None:
+                lines.append(streams.line(self._kind, self._version, event, event_type))
+            else:
+                shown = self._show(streams.shown(self._kind, self._version, event, event_type))
+                lines.append(encode({"type": event_type, "object": shown}) + b"\n")
+        return b"".join(lines)
+
+    def _initial_line(self, obj: Object) -> bytes:
+        shown = self._streams.show_stored(self._kind, obj, self._version)
+        return encode({"type": "ADDED", "object": self._show(shown) if self._show else shown}) + b"\n"
+
+    def _bookmark_line(self, annotations: dict[str, str]) -> bytes:
+        obj = self._streams.bookmark(self._kind, self._version, self._position)
+        if annotations:
+            obj["metadata"]["annotations"] = annotations
+        return encode({"type": "BOOKMARK", "object": self._show(obj) if self._show else obj}) + b"\n"
+
+    @staticmethod
+    def _next_bookmark(now: float, end: float) -> float:
+        usual = now + BOOKMARK_SECONDS * random.uniform(0.75, 1.0)
+        last = end - LAST_BOOKMARK_BEFORE_END
+        return min(usual, last) if last > now else end
+
+
+def error_line(error: errors.ApiError) -> bytes:
+    """Return the line that ends a stream."""
+    return encode({"type": "ERROR", "object": error.status()}) + b"\n"
+
+
+async def _one(line: bytes) -> AsyncIterator[bytes]:
+    yield line
