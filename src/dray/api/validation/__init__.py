@@ -1,0 +1,44 @@
+"""Validation of Kubernetes objects, as kube-apiserver v1.37 does it.
+
+The door: `validate_create`, `validate_update` and `validate_status_update` take a kind (see
+`kind_key`), plain JSON objects in the shape in which they are stored, and a
+`ValidationContext`; they return `FieldError`s, none if the object is fine. Nothing here raises
+for a bad object, reads a clock or talks to anybody. CEL lies above this room, so whoever
+validates claims and classes hands in a `SelectorChecker`.
+"""
+
+from dray.api.validation.admin_access import check_admin_access, check_admin_access_of_status
+from dray.api.validation.context import CelVerdict, NoCel, SelectorChecker, ValidationContext
+from dray.api.validation.fields import ErrorType, FieldError, Path
+from dray.api.validation.registry import (
+    allows_unconditional_update,
+    kind_key,
+    missing_resource_version,
+    validate_create,
+    validate_status_update,
+    validate_update,
+    warnings_create,
+    warnings_update,
+)
+from dray.api.validation.slices import check_declared_features
+
+__all__ = [
+    "CelVerdict",
+    "ErrorType",
+    "FieldError",
+    "NoCel",
+    "Path",
+    "SelectorChecker",
+    "ValidationContext",
+    "allows_unconditional_update",
+    "check_admin_access",
+    "check_admin_access_of_status",
+    "check_declared_features",
+    "kind_key",
+    "missing_resource_version",
+    "validate_create",
+    "validate_status_update",
+    "validate_update",
+    "warnings_create",
+    "warnings_update",
+]

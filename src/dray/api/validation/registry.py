@@ -1,0 +1,150 @@
+"""Which function judges which kind.
+
+A kind is named as in Kubernetes' messages: `Pod`, `ResourceClaim.resource.k8s.io`.
+Kinds that are not listed get the rules that hold for every object: sound
+metadata and a name that fits into a URL.
+
+Invariant: one broken rule is one cause. Some rules are reached on two ways
+(metadata of a claim is judged as new and as changed); repeated complaints are
+dropped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dray.api.validation import claim_status, claims, slices, taint_rules
+from dray.api.validation.context import ValidationContext
+from dray.api.validation.fields import FieldError, Path, invalid
+from dray.api.validation.formats import path_segment
+from dray.api.validation.metadata import metadata_of, validate_changed_metadata, validate_new_metadata
+
+Json = Mapping[str, Any]
+Create = Callable[[Json, ValidationContext], list[FieldError]]
+Update = Callable[[Json, Json, ValidationContext], list[FieldError]]
+Warn = Callable[[Json], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Validators:
+    """The functions for one kind; `status` only where there is such a subresource."""
+
+    create: Create
+    update: Update
+    status: Update | None = None
+    warnings: Warn | None = None
+
+
+VALIDATORS: dict[str, Validators] = {
+    "ResourceClaim.resource.k8s.io": Validators(
+        claims.validate_claim, claims.validate_claim_update, claim_status.validate_claim_status
+    ),
+    "ResourceClaimTemplate.resource.k8s.io": Validators(
+        claims.validate_template, claims.validate_template_update
+    ),
+    "DeviceClass.resource.k8s.io": Validators(claims.validate_class, claims.validate_class_update),
+    "ResourceSlice.resource.k8s.io": Validators(
+        slices.validate_slice, slices.validate_slice_update, warnings=slices.slice_warnings
+    ),
+    "DeviceTaintRule.resource.k8s.io": Validators(
+        taint_rules.validate_taint_rule,
+        taint_rules.validate_taint_rule_update,
+        taint_rules.validate_taint_rule_status,
+    ),
+    "ResourcePoolStatusRequest.resource.k8s.io": Validators(
+        taint_rules.validate_pool_status_request,
+        taint_rules.validate_pool_status_request_update,
+        taint_rules.validate_pool_status_request_status,
+    ),
+}
+
+
+def kind_key(group: str, kind: str) -> str:
+    """Return the name of a kind.
+
+    >>> kind_key("resource.k8s.io", "ResourceClaim"), kind_key("", "Pod")
+    ('ResourceClaim.resource.k8s.io', 'Pod')
+    """
+    return f"{kind}.{group}" if group else kind
+
+
+def validate_create(kind: str, obj: Json, context: ValidationContext) -> list[FieldError]:
+    """Judge a new object, after defaults, name generation and removal of fields of disabled features."""
+    validators = VALIDATORS.get(kind)
+    if validators is None:
+        return _once(_validate_any(obj))
+    return _once(validators.create(obj, context))
+
+
+def validate_update(kind: str, new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+    """Judge an object that replaces another; the server already kept what clients may not change silently."""
+    validators = VALIDATORS.get(kind)
+    errors = _identity(new, old)
+    if validators is None:
+        return _once(errors + validate_changed_metadata(metadata_of(new), metadata_of(old)))
+    return _once(errors + validators.update(new, old, context))
+
+
+def validate_status_update(kind: str, new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+    """Judge a new status; metadata and spec of `new` are those of `old`."""
+    validators = VALIDATORS.get(kind)
+    if validators is None or validators.status is None:
+        return _once(validate_changed_metadata(metadata_of(new), metadata_of(old)))
+    return _once(validators.status(new, old, context))
+
+
+def warnings_create(kind: str, obj: Json) -> list[str]:
+    """Return the warnings that a new object deserves."""
+    validators = VALIDATORS.get(kind)
+    return validators.warnings(obj) if validators is not None and validators.warnings is not None else []
+
+
+def warnings_update(kind: str, new: Json, old: Json) -> list[str]:
+    """Return the warnings that a changed object deserves."""
+    return warnings_create(kind, new)
+
+
+def allows_unconditional_update(kind: str, version: str) -> bool:
+    """Tell whether an update may leave out `metadata.resourceVersion`."""
+    if kind == "DeviceTaintRule.resource.k8s.io":
+        return version != "v1"
+    return kind not in _ALWAYS_CONDITIONAL
+
+
+_ALWAYS_CONDITIONAL = frozenset(
+    {
+        "ResourcePoolStatusRequest.resource.k8s.io",
+        "Lease.coordination.k8s.io",
+        "CustomResourceDefinition.apiextensions.k8s.io",
+        "PodDisruptionBudget.policy",
+    }
+)
+
+
+def missing_resource_version() -> FieldError:
+    """Return the error for an update that must name the version it replaces, and does not."""
+    return invalid("metadata.resourceVersion", 0, "must be specified for an update")
+
+
+def _validate_any(obj: Json) -> list[FieldError]:
+    metadata = metadata_of(obj)
+    return validate_new_metadata(
+        metadata,
+        namespaced=bool(metadata.get("namespace")),
+        name_format=path_segment,
+        qualified_finalizers=False,
+    )
+
+
+def _identity(new: Json, old: Json) -> list[FieldError]:
+    """Refuse another uid; it would be another object."""
+    new_uid, old_uid = metadata_of(new).get("uid"), metadata_of(old).get("uid")
+    if new_uid == old_uid:
+        return []
+    return [invalid(Path("metadata.uid"), new_uid, "field is immutable")]
+
+
+def _once(errors: Iterable[FieldError]) -> list[FieldError]:
+    return list({(error.kind, error.message()): error for error in errors}.values())
