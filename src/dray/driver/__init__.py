@@ -22,6 +22,7 @@ from dray.driver.contract import (
     Recovers,
     ReportsHealth,
 )
+from dray.driver.running import RunningDriver, Settings, run, serve, serving_driver
 
 __all__ = [
     "HEALTHY",
@@ -46,4 +47,9 @@ __all__ = [
     "PreparedDevice",
     "Recovers",
     "ReportsHealth",
+    "RunningDriver",
+    "Settings",
+    "run",
+    "serve",
+    "serving_driver",
 ]

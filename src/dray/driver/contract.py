@@ -53,6 +53,7 @@ from dray.api.resource import (
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"
 UNKNOWN = "Unknown"
+NO_EDITS = ContainerEdits()
 
 
 class DriverError(Exception):
@@ -137,7 +138,7 @@ class PreparedDevice:
     pool: str
     device: str
     share_id: str | None = None
-    edits: ContainerEdits = ContainerEdits()  # the SDK writes them to a CDI spec of the claim
+    edits: ContainerEdits = NO_EDITS  # the SDK writes them to a CDI spec of the claim
     cdi_device_ids: Sequence[str] = ()  # names from CDI specs that exist already
     attributes: Mapping[str, DeviceAttribute] = field(
         default_factory=dict
@@ -155,7 +156,7 @@ class PreparedDevice:
         **rest: Any,
     ) -> PreparedDevice:
         """Answer an allocated device; `env` is short for edits that only set variables."""
-        edits = edits or ContainerEdits()
+        edits = edits or NO_EDITS
         if env:
             edits = edits.plus(ContainerEdits(env=[f"{name}={value}" for name, value in env.items()]))
         return cls(allocated.request, allocated.pool, allocated.device, allocated.share_id, edits, **rest)
@@ -199,7 +200,7 @@ class Driver(Protocol):
         """Make the claim's devices usable; answer each allocated device once."""
         ...
 
-    def unprepare(self, claim: PreparedClaim) -> None | Awaitable[None]:
+    def unprepare(self, claim: PreparedClaim) -> Awaitable[None] | None:
         """Undo `prepare`; succeed if there is nothing to undo."""
         ...
 
@@ -226,6 +227,6 @@ class AnnouncesChanges(Protocol):
 class Recovers(Protocol):
     """Optional: a driver that cleans up after a crash before it serves."""
 
-    def recover(self, known: Sequence[PreparedClaim]) -> None | Awaitable[None]:
+    def recover(self, known: Sequence[PreparedClaim]) -> Awaitable[None] | None:
         """Make the hardware agree with the claims that are on record: destroy what belongs to none of them."""
         ...
