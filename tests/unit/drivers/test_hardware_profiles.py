@@ -85,7 +85,7 @@ def test_mig_tables_agree_with_the_published_facts():
 
 
 def test_an_unknown_profile_names_the_known_ones():
-    with pytest.raises(ProfileError, match="built in: .*dgx-h100"):
+    with pytest.raises(ProfileError, match=r"built in: .*dgx-h100"):
         load_profile("dgx-h9000")
 
 

@@ -1,0 +1,268 @@
+"""Garbage collection by owner references, in the background, in the foreground, or leaving orphans.
+
+The collector keeps one graph: every object by uid, and who names it as an owner.
+It learns it from metadata alone (`PartialObjectMetadata`), for every resource that
+the server serves, custom ones included.
+
+Rules, per object:
+  * an owner is *absent* when no object with its uid exists (the server is asked
+    before anything is deleted on that ground); *waiting* when it is being deleted
+    in the foreground; otherwise *solid*;
+  * an object all of whose owners are absent or waiting is deleted; one with a solid
+    owner only loses the references to absent ones;
+  * an object with the finalizer `foregroundDeletion` goes when no dependent that
+    blocks it is left; one with `orphan` first lets go of its dependents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from dray.api.meta import ObjectMeta, OwnerReference, View
+from dray.client import Client, ClientError, Conflict, Informer, NotFound
+from dray.client.resources import Resource
+from dray.control.reconciling import Caches, Clock, Controller, utc_now
+
+log = logging.getLogger("dray.control")
+
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+REDISCOVERY = 30.0  # seconds between looks for new resources (custom kinds)
+
+# Derived or short-lived objects that are never owned and would only cost memory.
+IGNORED = {("", "events"), ("events.k8s.io", "events"), ("coordination.k8s.io", "leases")}
+
+
+class Partial(View, frozen=True):
+    """Any object, as far as the collector cares."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+
+
+async def discover(client: Client) -> list[Resource]:
+    """Return every resource of the server that can be listed, watched and deleted, in its preferred version."""
+    found: dict[tuple[str, str], Resource] = {}
+    groups = (await client.call("GET", "/apis"))["groups"]
+    paths = [("", "v1", "/api/v1")]
+    for group in groups:
+        versions = [group["preferredVersion"], *group["versions"]]
+        paths += [(group["name"], entry["version"], f"/apis/{entry['groupVersion']}") for entry in versions]
+    for group_name, version, path in paths:
+        try:
+            listing = await client.call("GET", path)
+        except ClientError as error:
+            log.debug("discovery of %s: %s", path, error)
+            continue
+        for entry in listing.get("resources", ()):
+            identity = (group_name, entry["name"])
+            if "/" in entry["name"] or identity in found or identity in IGNORED:
+                continue
+            if {"list", "watch", "delete"} <= set(entry.get("verbs") or ()):
+                found[identity] = Resource(
+                    group_name, version, entry["name"], entry["kind"], bool(entry["namespaced"])
+                )
+    return list(found.values())
+
+
+class Node:
+    """One object of the graph."""
+
+    __slots__ = ("meta", "resource")
+
+    def __init__(self, resource: Resource, meta: ObjectMeta) -> None:
+        self.resource = resource
+        self.meta = meta
+
+
+class GarbageCollector(Controller):
+    """Deletes what nobody owns any more."""
+
+    name = "garbage-collector"
+    workers = 8
+
+    def __init__(self, caches: Caches, clock: Clock = utc_now) -> None:
+        super().__init__(caches, clock)
+        self.nodes: dict[str, Node] = {}
+        self.dependents: dict[str, set[str]] = {}  # owner uid -> uids of objects that name it
+        self._followed: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._resource_by_kind: dict[tuple[str, str], Resource] = {}  # (apiVersion group, kind) -> resource
+
+    def watch(self) -> None:
+        """Follow nothing yet: what there is to follow is discovered while running."""
+
+    async def run(self) -> None:
+        """Follow every resource, new ones too, and collect."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_all(group))
+            for _ in range(self.workers):
+                group.create_task(self._work())
+
+    async def _follow_all(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            try:
+                resources = await discover(self.client)
+            except ClientError as error:
+                log.warning("garbage collector: discovery: %s", error)
+                resources = []
+            fresh = []
+            for resource in resources:
+                identity = (resource.group, resource.plural)
+                self._resource_by_kind[(resource.group, resource.kind)] = resource
+                if identity not in self._followed:
+                    informer: Informer[Partial] = Informer(self.client, resource, Partial, optional=True)
+                    informer.add_handler(self._handler(resource))
+                    self._followed[identity] = group.create_task(informer.run())
+                    fresh.append(informer)
+            for informer in fresh:
+                await informer.wait_synced()
+            await asyncio.sleep(REDISCOVERY)
+
+    def _handler(self, resource: Resource) -> Any:
+        def changed(old: Partial | None, new: Partial | None) -> None:
+            if old is not None:
+                self._unlink(old.metadata)
+            if new is not None:
+                self.nodes[new.metadata.uid] = Node(resource, new.metadata)
+                for owner in new.metadata.owner_references:
+                    self.dependents.setdefault(owner.uid, set()).add(new.metadata.uid)
+                if new.metadata.owner_references or new.metadata.deletion_timestamp is not None:
+                    self.enqueue(new.metadata.uid)
+            elif old is not None:
+                self.nodes.pop(old.metadata.uid, None)
+                for dependent in self.dependents.get(old.metadata.uid, ()):
+                    self.enqueue(dependent)
+                # Somebody who is deleted in the foreground may have waited for this one.
+                for owner in old.metadata.owner_references:
+                    self.enqueue(owner.uid)
+
+        return changed
+
+    def _unlink(self, meta: ObjectMeta) -> None:
+        for owner in meta.owner_references:
+            group = self.dependents.get(owner.uid)
+            if group is not None:
+                group.discard(meta.uid)
+                if not group:
+                    del self.dependents[owner.uid]
+
+    async def reconcile(self, key: str) -> float | None:
+        """Decide about one object."""
+        node = self.nodes.get(key)
+        if node is None:
+            return None
+        if node.meta.deletion_timestamp is not None:
+            await self._finish_deletion(node)
+            return None
+        if node.meta.owner_references:
+            await self._judge(node)
+        return None
+
+    async def _judge(self, node: Node) -> None:
+        absent: list[OwnerReference] = []
+        waiting: list[OwnerReference] = []
+        solid: list[OwnerReference] = []
+        for owner in node.meta.owner_references:
+            known = self.nodes.get(owner.uid)
+            if known is None:
+                known_resource = self._resource_by_kind.get((_group(owner.api_version), owner.kind))
+                gone = known_resource is not None and await self._is_gone(
+                    known_resource, owner, node.meta.namespace
+                )
+                (absent if gone else solid).append(owner)
+            elif known.meta.deletion_timestamp is not None and FOREGROUND in known.meta.finalizers:
+                waiting.append(owner)
+            else:
+                solid.append(owner)
+        if solid:
+            if absent:
+                await self._drop_references(node, {owner.uid for owner in absent})
+            return
+        policy = "Background"
+        if waiting and self.dependents.get(node.meta.uid):
+            policy = "Foreground"
+        try:
+            await self.client.delete(
+                node.resource,
+                node.meta.name,
+                node.meta.namespace or None,
+                uid=node.meta.uid,
+                resource_version=node.meta.resource_version if not waiting else None,
+                propagation=policy,
+            )
+        except NotFound:
+            pass
+
+    async def _is_gone(self, resource: Resource, owner: OwnerReference, namespace: str) -> bool:
+        """Ask the server: the graph may be behind."""
+        try:
+            found = await self.client.get(
+                resource, owner.name, namespace if resource.namespaced else None, view=Partial
+            )
+        except NotFound:
+            return True
+        return found.metadata.uid != owner.uid
+
+    async def _drop_references(self, node: Node, uids: set[str]) -> None:
+        kept = [
+            {
+                "apiVersion": owner.api_version,
+                "kind": owner.kind,
+                "name": owner.name,
+                "uid": owner.uid,
+                **({"controller": owner.controller} if owner.controller is not None else {}),
+                **(
+                    {"blockOwnerDeletion": owner.block_owner_deletion}
+                    if owner.block_owner_deletion is not None
+                    else {}
+                ),
+            }
+            for owner in node.meta.owner_references
+            if owner.uid not in uids
+        ]
+        await self._patch_meta(node, {"ownerReferences": kept or None})
+
+    async def _patch_meta(self, node: Node, change: dict[str, Any]) -> None:
+        meta = node.meta
+        patch = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, **change}}
+        try:
+            await self.client.patch(node.resource, meta.name, patch, meta.namespace or None)
+        except NotFound:
+            pass
+
+    async def _finish_deletion(self, node: Node) -> None:
+        finalizers = node.meta.finalizers
+        if ORPHAN in finalizers:
+            for uid in list(self.dependents.get(node.meta.uid, ())):
+                dependent = self.nodes.get(uid)
+                if dependent is not None:
+                    await self._drop_references(dependent, {node.meta.uid})
+            await self._patch_meta(
+                node, {"finalizers": [name for name in finalizers if name != ORPHAN] or None}
+            )
+        elif FOREGROUND in finalizers:
+            blockers = 0
+            for uid in list(self.dependents.get(node.meta.uid, ())):
+                dependent = self.nodes.get(uid)
+                if dependent is None:
+                    continue
+                if any(
+                    ref.uid == node.meta.uid and ref.block_owner_deletion
+                    for ref in dependent.meta.owner_references
+                ):
+                    blockers += 1
+                self.enqueue(uid)
+            if not blockers:
+                try:
+                    await self._patch_meta(
+                        node, {"finalizers": [name for name in finalizers if name != FOREGROUND] or None}
+                    )
+                except Conflict:
+                    self.enqueue(node.meta.uid, 0.1)
+
+
+def _group(api_version: str) -> str:
+    return api_version.partition("/")[0] if "/" in api_version else ""

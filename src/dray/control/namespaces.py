@@ -1,0 +1,113 @@
+"""Namespaces: emptied when they are deleted, and given a default service account when they are new."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from dray.api.meta import ObjectMeta, View
+from dray.client import AlreadyExists, ClientError, NotFound
+from dray.client.resources import NAMESPACES, PODS, SERVICE_ACCOUNTS, Resource
+from dray.control.collecting import Partial, discover
+from dray.control.reconciling import Caches, Clock, Controller, utc_now
+
+log = logging.getLogger("dray.control")
+
+
+class NamespaceSpec(View, frozen=True):
+    """Who must agree before the namespace may go."""
+
+    finalizers: list[str] = []
+
+
+class NamespaceView(View, frozen=True):
+    """A namespace with its own kind of finalizers."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NamespaceSpec = NamespaceSpec()
+
+
+class NamespaceController(Controller):
+    """Deletes what is in a namespace that is being deleted, then lets it go."""
+
+    name = "namespaces"
+
+    def __init__(self, caches: Caches, clock: Clock = utc_now) -> None:
+        super().__init__(caches, clock)
+        self.namespaces = caches.of(NAMESPACES, NamespaceView)
+
+    def watch(self) -> None:
+        """Look at every namespace."""
+        self.namespaces.add_handler(lambda _old, new: self.enqueue(new.metadata.name) if new else None)
+
+    async def reconcile(self, key: str) -> float | None:
+        """Empty a terminating namespace, or see to its default service account."""
+        namespace = self.namespaces.get(key)
+        if namespace is None:
+            return None
+        if namespace.metadata.deletion_timestamp is None:
+            await self._ensure_service_account(key)
+            return None
+        if "kubernetes" not in namespace.spec.finalizers:
+            return None
+        left = await self._empty(key)
+        if left:
+            return 0.2
+        body = {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": key, "resourceVersion": namespace.metadata.resource_version},
+            "spec": {"finalizers": [name for name in namespace.spec.finalizers if name != "kubernetes"]},
+        }
+        try:
+            await self.client.update(NAMESPACES, key, body, subresource="finalize")
+        except NotFound:
+            pass
+        return None
+
+    async def _ensure_service_account(self, namespace: str) -> None:
+        body = {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": "default", "namespace": namespace},
+        }
+        try:
+            await self.client.create(SERVICE_ACCOUNTS, body, namespace)
+        except AlreadyExists:
+            pass
+
+    async def _empty(self, namespace: str) -> int:
+        """Ask for the deletion of everything inside; return how much is still there."""
+        left = 0
+        for resource in await discover(self.client):
+            if resource.namespaced:
+                left += await self._empty_of(resource, namespace)
+        return left
+
+    async def _empty_of(self, resource: Resource, namespace: str) -> int:
+        try:
+            found = (await self.client.list(resource, namespace, view=Partial)).items
+            if not found:
+                return 0
+            fresh = [item for item in found if item.metadata.deletion_timestamp is None]
+            if fresh:
+                await asyncio.gather(*(self._delete(resource, item) for item in fresh))
+                found = (await self.client.list(resource, namespace, view=Partial)).items
+        except NotFound:
+            return 0
+        return len(found)
+
+    async def _delete(self, resource: Resource, item: Partial) -> None:
+        # Pods get their grace; everything else goes at once.
+        grace = None if resource == PODS else 0
+        try:
+            await self.client.delete(
+                resource, item.metadata.name, item.metadata.namespace, uid=item.metadata.uid, grace_seconds=grace,
+                propagation="Background",
+            )  # fmt: skip
+        except NotFound:
+            pass
+        except ClientError as error:
+            log.debug(
+                "emptying %s: %s/%s: %s", item.metadata.namespace, resource.plural, item.metadata.name, error
+            )

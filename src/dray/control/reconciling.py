@@ -1,0 +1,211 @@
+"""What every controller stands on: shared caches, a queue of keys, and a loop that retries.
+
+A controller is level-triggered: its handlers only say *which* object to look at
+(`enqueue`), and `reconcile(key)` compares what is with what should be and does
+the next step. So events may be lost, doubled or late without harm, and a failed
+step is simply tried again.
+
+Theory of operation. Each key is in one of three places: waiting (due at a time),
+being worked on, or nowhere. A key that is enqueued while it is worked on is
+looked at once more afterwards, so no change is missed and no key is worked on by
+two workers. Failures back off exponentially, from 50 ms to 30 s; a conflict with
+another writer is no failure but a reason to look again at once.
+
+Invariants (tests/unit/control/test_control_reconciling.py):
+  * a key is never worked on by two workers at a time;
+  * an enqueue during work leads to another look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from dray.client import Client, ClientError, Conflict, Informer, NotFound
+from dray.client.informer import HasMetadata
+from dray.client.resources import Resource
+
+log = logging.getLogger("dray.control")
+
+T = TypeVar("T", bound=HasMetadata)
+Clock = Callable[[], datetime]
+
+FIRST_BACKOFF = 0.05
+LONGEST_BACKOFF = 30.0
+
+
+def utc_now() -> datetime:
+    """Return the wall clock; tests pass a clock of their own."""
+    return datetime.now(UTC)
+
+
+def rfc3339(moment: datetime) -> str:
+    """Spell a moment as Kubernetes does, in whole seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_rfc3339(text: str) -> datetime:
+    """Read a timestamp of the API."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+class Caches:
+    """The informers that the controllers of one process share, one per resource."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._informers: dict[Resource, Informer[Any]] = {}
+
+    def of(self, resource: Resource, view: type[T], *, optional: bool = False) -> Informer[T]:
+        """Return the cache of a resource, made at the first call."""
+        found = self._informers.get(resource)
+        if found is None:
+            found = self._informers[resource] = Informer(self.client, resource, view, optional=optional)
+        return found
+
+    async def run(self) -> None:
+        """Follow all resources until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self._informers.values():
+                group.create_task(informer.run())
+
+    async def wait_synced(self) -> None:
+        """Wait until every cache has its first list."""
+        for informer in list(self._informers.values()):
+            await informer.wait_synced()
+
+
+class KeyQueue:
+    """Keys that wait to be looked at, each at most once, earliest first."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, float] = {}  # waiting key -> loop time
+        self._heap: list[tuple[float, int, str]] = []
+        self._order = itertools.count()
+        self._working: set[str] = set()
+        self._again: dict[str, float] = {}  # enqueued while being worked on
+        self._changed = asyncio.Event()
+
+    def add(self, key: str, delay: float = 0.0) -> None:
+        """Look at the key after the delay, or earlier if somebody asked for that."""
+        due = asyncio.get_running_loop().time() + delay
+        book = self._again if key in self._working else self._due
+        if key in book and book[key] <= due:
+            return
+        book[key] = due
+        if book is self._due:
+            heapq.heappush(self._heap, (due, next(self._order), key))
+            self._changed.set()
+
+    async def take(self) -> str:
+        """Wait for the next due key and hand it out; give it back with `done`."""
+        loop = asyncio.get_running_loop()
+        while True:
+            while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+                heapq.heappop(self._heap)  # superseded by an earlier date, or taken
+            wait: float | None = None
+            if self._heap:
+                wait = self._heap[0][0] - loop.time()
+                if wait <= 0:
+                    key = heapq.heappop(self._heap)[2]
+                    del self._due[key]
+                    self._working.add(key)
+                    return key
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), wait)
+            except TimeoutError:
+                pass
+
+    def done(self, key: str) -> None:
+        """Say that the work on a key is over; a look asked for meanwhile is queued."""
+        self._working.discard(key)
+        again = self._again.pop(key, None)
+        if again is not None:
+            self.add(key, max(0.0, again - asyncio.get_running_loop().time()))
+
+    def __len__(self) -> int:
+        return len(self._due) + len(self._working)
+
+
+class Controller(ABC):
+    """One loop: registers handlers in `watch`, does one step in `reconcile`."""
+
+    name: str = ""
+    workers: int = 4
+
+    def __init__(self, caches: Caches, clock: Clock = utc_now) -> None:
+        self.caches = caches
+        self.client = caches.client
+        self.clock = clock
+        self.queue = KeyQueue()
+        self._failures: dict[str, int] = {}
+
+    @abstractmethod
+    def watch(self) -> None:
+        """Name the caches this controller reads and what each change makes it look at."""
+
+    @abstractmethod
+    async def reconcile(self, key: str) -> float | None:
+        """Bring one object a step further; return seconds after which to look again, if any."""
+
+    def enqueue(self, key: str, delay: float = 0.0) -> None:
+        """Ask for a look at a key."""
+        self.queue.add(key, delay)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.workers):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            key = await self.queue.take()
+            delay: float | None
+            try:
+                delay = await self.reconcile(key)
+                self._failures.pop(key, None)
+            except Conflict as error:
+                # Somebody else wrote first: our cache will show it in a moment.
+                log.debug("%s %s: %s", self.name, key, error)
+                delay = FIRST_BACKOFF
+            except (ClientError, OSError, TimeoutError) as error:
+                delay = self._backoff(key)
+                log.warning("%s %s: %s; again in %.1f s", self.name, key, error, delay)
+            except Exception:
+                # A bug in one object's handling must not stop the others.
+                delay = self._backoff(key)
+                log.exception("%s %s failed; again in %.1f s", self.name, key, delay)
+            if delay is not None:
+                self.queue.add(key, delay)
+            self.queue.done(key)
+
+    def _backoff(self, key: str) -> float:
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        return float(min(FIRST_BACKOFF * 2.0**count, LONGEST_BACKOFF))
+
+
+async def run_controllers(caches: Caches, controllers: Sequence[Controller]) -> None:
+    """Run controllers on shared caches until cancelled."""
+    for controller in controllers:
+        controller.watch()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(caches.run())
+        await caches.wait_synced()
+        for controller in controllers:
+            group.create_task(controller.run())
+
+
+async def ignoring_absence(work: Any) -> Any:
+    """Await a call whose object may already be gone; None then."""
+    try:
+        return await work
+    except NotFound:
+        return None

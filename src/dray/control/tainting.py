@@ -1,0 +1,357 @@
+"""Eviction of pods whose devices carry a NoExecute taint that their claim does not tolerate.
+
+A taint comes from the published slice (highest generation of its pool) or from a
+DeviceTaintRule; a rule counts even for a device that is no longer published. A pod
+may stay until `timeAdded + tolerationSeconds` of the shortest matching toleration;
+only tolerations with the effect NoExecute count here. An eviction is a pod
+condition (DisruptionTarget) followed by a delete of exactly that pod (by uid).
+
+Rules whose effect is None evict nobody: their status says what *would* happen, so
+an administrator can look before leaping. A rule without a selector matches no
+device here (the documented meaning); the allocator, like upstream's slice tracker,
+treats it as matching all when it decides about new allocations. See docs/taints.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from dray.api.core import Pod
+from dray.api.resource import (
+    DeviceRequestAllocationResult,
+    DeviceTaint,
+    DeviceTaintRule,
+    DeviceToleration,
+    ResourceClaim,
+    ResourceSlice,
+)
+from dray.client import Conflict, NotFound, key_of
+from dray.client.resources import CLAIMS, PODS, SLICES, TAINT_RULES
+from dray.control.reconciling import Caches, Clock, Controller, parse_rfc3339, rfc3339, utc_now
+
+NO_EXECUTE = "NoExecute"
+STATUS_PERIOD = 10.0  # a rule's status is written at most this often, seconds
+EVICTION_REASON = "DeletionByDeviceTaintManager"
+
+DeviceKey = tuple[str, str, str]  # driver, pool, device
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """When a pod must go, and because of which taint."""
+
+    at: datetime
+    taint: DeviceTaint
+    device: DeviceKey
+    rule: str | None  # name of the DeviceTaintRule, None when the slice says so
+
+
+def rule_matches(rule: DeviceTaintRule, device: DeviceKey) -> bool:
+    """Say whether the rule taints the device; no selector matches none."""
+    selector = rule.spec.device_selector
+    if selector is None:
+        return False
+    wanted = (selector.driver, selector.pool, selector.device)
+    return all(want is None or want == have for want, have in zip(wanted, device, strict=True))
+
+
+def tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
+    """Say whether a toleration covers a NoExecute taint."""
+    if toleration.effect != NO_EXECUTE:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    return toleration.operator == "Exists" or toleration.value == taint.value
+
+
+def departure_time(
+    taint: DeviceTaint, tolerations: Iterable[DeviceToleration], now: datetime
+) -> datetime | None:
+    """Return when a user of the device must go; None means it may stay for ever."""
+    added = parse_rfc3339(taint.time_added) if taint.time_added else now
+    matching = [toleration for toleration in tolerations if tolerates(toleration, taint)]
+    if not matching:
+        return added
+    limited = [
+        toleration.toleration_seconds for toleration in matching if toleration.toleration_seconds is not None
+    ]
+    if not limited:
+        return None
+    return added + timedelta(seconds=max(0, min(limited)))
+
+
+class DeviceTaints:
+    """The NoExecute taints that are in force, by device."""
+
+    def __init__(self) -> None:
+        self._slices: dict[str, ResourceSlice] = {}
+        self._by_pool: dict[tuple[str, str], set[str]] = {}  # (driver, pool) -> slice names
+        self.rules: dict[str, DeviceTaintRule] = {}
+
+    def set_slice(self, name: str, new: ResourceSlice | None) -> None:
+        """Take in a published slice, or its removal."""
+        old = self._slices.pop(name, None)
+        if old is not None:
+            self._by_pool[(old.spec.driver, old.spec.pool.name)].discard(name)
+        if new is not None:
+            self._slices[name] = new
+            self._by_pool.setdefault((new.spec.driver, new.spec.pool.name), set()).add(name)
+
+    def published(self) -> Iterator[DeviceKey]:
+        """Yield every device of the newest generations."""
+        for driver, pool in self._by_pool:
+            for found in self._newest(driver, pool):
+                for device in found.spec.devices:
+                    yield driver, pool, device.name
+
+    def _newest(self, driver: str, pool: str) -> list[ResourceSlice]:
+        slices = [self._slices[name] for name in self._by_pool.get((driver, pool), ())]
+        newest = max((found.spec.pool.generation for found in slices), default=0)
+        return [found for found in slices if found.spec.pool.generation == newest]
+
+    def of(self, device: DeviceKey) -> Iterator[tuple[DeviceTaint, str | None]]:
+        """Yield the NoExecute taints of a device with the rule each comes from."""
+        driver, pool, name = device
+        for found in self._newest(driver, pool):
+            for published in found.spec.devices:
+                if published.name == name:
+                    yield from ((taint, None) for taint in published.taints if taint.effect == NO_EXECUTE)
+        for rule in self.rules.values():
+            if rule.spec.taint.effect == NO_EXECUTE and rule_matches(rule, device):
+                yield rule.spec.taint, rule.metadata.name
+
+
+def device_of(result: DeviceRequestAllocationResult) -> DeviceKey:
+    """Return the device of an allocation result."""
+    return result.driver, result.pool, result.device
+
+
+def earliest_departure(
+    claims: Iterable[ResourceClaim], taints: DeviceTaints, now: datetime
+) -> Departure | None:
+    """Return the first moment at which a user of these claims must go, if any."""
+    earliest: Departure | None = None
+    for claim in claims:
+        if claim.status.allocation is None:
+            continue
+        for result in claim.status.allocation.devices.results:
+            device = device_of(result)
+            for taint, rule in taints.of(device):
+                at = departure_time(taint, result.tolerations, now)
+                if at is not None and (earliest is None or at < earliest.at):
+                    earliest = Departure(at, taint, device, rule)
+    return earliest
+
+
+class TaintEviction(Controller):
+    """Evicts pods from devices with untolerated NoExecute taints; keeps the rules' status."""
+
+    name = "device-taint-eviction"
+    workers = 8
+
+    def __init__(self, caches: Caches, clock: Clock = utc_now) -> None:
+        super().__init__(caches, clock)
+        self.pods = caches.of(PODS, Pod)
+        self.claims = caches.of(CLAIMS, ResourceClaim)
+        self.slices = caches.of(SLICES, ResourceSlice)
+        self.rules = caches.of(TAINT_RULES, DeviceTaintRule, optional=True)
+        self.taints = DeviceTaints()
+        self._claims_by_pool: dict[tuple[str, str], set[str]] = {}  # (driver, pool) -> claim keys
+        self._evicted_by_rule: dict[str, int] = {}
+        self._status_written: dict[str, datetime] = {}
+
+    def watch(self) -> None:
+        """Look at pods whenever their claims, or the taints of the devices, change."""
+        self.claims.add_handler(self._claim_changed)
+        self.slices.add_handler(self._slice_changed)
+        self.rules.add_handler(self._rule_changed)
+        self.pods.add_handler(self._pod_changed)
+
+    def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        for claim, adding in ((old, False), (new, True)):
+            if claim is None or claim.status.allocation is None:
+                continue
+            for result in claim.status.allocation.devices.results:
+                book = self._claims_by_pool.setdefault((result.driver, result.pool), set())
+                (book.add if adding else book.discard)(key_of(claim.metadata))
+        if new is not None:
+            self._enqueue_users(new)
+
+    def _enqueue_users(self, claim: ResourceClaim) -> None:
+        for reference in claim.status.reserved_for:
+            if reference.resource == "pods":
+                self.enqueue(f"pod:{claim.metadata.namespace}/{reference.name}")
+
+    def _slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        changed = new or old
+        assert changed is not None
+        self.taints.set_slice(changed.metadata.name, new)
+        self._enqueue_pool(changed.spec.driver, changed.spec.pool.name)
+
+    def _enqueue_pool(self, driver: str, pool: str) -> None:
+        for key in self._claims_by_pool.get((driver, pool), ()):
+            claim = self.claims.get(key)
+            if claim is not None:
+                self._enqueue_users(claim)
+
+    def _rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
+        changed = new or old
+        assert changed is not None
+        if new is None:
+            self.taints.rules.pop(changed.metadata.name, None)
+            self._evicted_by_rule.pop(changed.metadata.name, None)
+        else:
+            self.taints.rules[new.metadata.name] = new
+            if old is None or old.spec != new.spec:
+                self.enqueue(f"rule:{new.metadata.name}")
+        if old is None or new is None or old.spec != new.spec:
+            for driver, pool in list(self._claims_by_pool):
+                self._enqueue_pool(driver, pool)
+
+    def _pod_changed(self, _old: Pod | None, new: Pod | None) -> None:
+        if new is not None and (new.spec.resource_claims or new.status.extended_resource_claim_status):
+            self.enqueue(f"pod:{key_of(new.metadata)}")
+
+    async def reconcile(self, key: str) -> float | None:
+        """Evict one pod when its time has come, or write one rule's status."""
+        kind, _, name = key.partition(":")
+        return await (self._sync_pod(name) if kind == "pod" else self._sync_rule(name))
+
+    def _claims_of(self, pod: Pod) -> list[ResourceClaim]:
+        names = {entry.resource_claim_name for entry in pod.spec.resource_claims}
+        names |= {status.resource_claim_name for status in pod.status.resource_claim_statuses}
+        # Beyond upstream: a pod that got its device through an extended resource is evicted as well.
+        if pod.status.extended_resource_claim_status is not None:
+            names.add(pod.status.extended_resource_claim_status.resource_claim_name)
+        found = (self.claims.get(f"{pod.metadata.namespace}/{name}") for name in names if name)
+        return [
+            claim
+            for claim in found
+            if claim is not None and any(user.uid == pod.metadata.uid for user in claim.status.reserved_for)
+        ]
+
+    async def _sync_pod(self, key: str) -> float | None:
+        pod = self.pods.get(key)
+        if pod is None or pod.metadata.deletion_timestamp is not None or not pod.spec.node_name:
+            return None
+        if pod.status.phase in ("Succeeded", "Failed"):
+            return None
+        now = self.clock()
+        departure = earliest_departure(self._claims_of(pod), self.taints, now)
+        if departure is None:
+            return None
+        if departure.at > now:
+            return (departure.at - now).total_seconds()
+        await self._evict(pod, departure)
+        if departure.rule is not None:
+            self._evicted_by_rule[departure.rule] = self._evicted_by_rule.get(departure.rule, 0) + 1
+            self.enqueue(f"rule:{departure.rule}")
+        return None
+
+    async def _evict(self, pod: Pod, departure: Departure) -> None:
+        device = "/".join(departure.device)
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": EVICTION_REASON,
+            "message": f"Device {device} has the taint {departure.taint.key}, which the claim does not tolerate",
+            "lastTransitionTime": rfc3339(self.clock()),
+        }
+        meta = pod.metadata
+        patch = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
+        try:
+            await self.client.patch(
+                PODS,
+                meta.name,
+                patch,
+                meta.namespace,
+                kind="application/strategic-merge-patch+json",
+                subresource="status",
+            )
+            await self.client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
+        except (NotFound, Conflict):
+            pass  # gone already, or replaced by a pod of the same name
+
+    # --- status of rules --------------------------------------------------------
+
+    async def _sync_rule(self, name: str) -> float | None:
+        rule = self.taints.rules.get(name)
+        if rule is None:
+            return None
+        now = self.clock()
+        last = self._status_written.get(name)
+        if last is not None and (now - last).total_seconds() < STATUS_PERIOD:
+            return STATUS_PERIOD - (now - last).total_seconds()
+        condition = self._rule_condition(rule, now)
+        previous = next((entry for entry in rule.status.conditions if entry.type == condition["type"]), None)
+        pending = condition["status"] == "True"
+        if previous is not None and previous.status == condition["status"]:
+            if previous.message == condition["message"]:
+                return STATUS_PERIOD if pending else None
+            condition["lastTransitionTime"] = previous.last_transition_time or condition["lastTransitionTime"]
+        self._status_written[name] = now
+        patch = {"status": {"conditions": [condition]}}
+        try:
+            await self.client.patch(TAINT_RULES, name, patch, subresource="status")
+        except NotFound:
+            return None
+        return STATUS_PERIOD if pending else None
+
+    def _rule_condition(self, rule: DeviceTaintRule, now: datetime) -> dict[str, Any]:
+        affected_pods, namespaces, allocated = self._affected(rule)
+        if rule.spec.taint.effect == NO_EXECUTE:
+            evicted = self._evicted_by_rule.get(rule.metadata.name, 0)
+            status, reason = (
+                ("True", "PodsPendingEviction") if affected_pods else ("False", "NoMoreEvictions")
+            )
+            message = f"{affected_pods} pods need to be evicted in {namespaces} namespaces. {evicted} pods evicted since the controller started."
+            if not affected_pods:
+                message = f"{evicted} pods evicted since the controller started."
+        elif rule.spec.taint.effect == "None":
+            published = sum(rule_matches(rule, device) for device in self.taints.published())
+            status, reason = "False", "NoEffect"
+            message = (
+                f"{published} published devices selected. {allocated} allocated devices selected. "
+                f"{affected_pods} pods would be evicted in {namespaces} namespaces if the effect was NoExecute. "
+                "This information will not be updated again. Recreate the DeviceTaintRule to trigger an update."
+            )
+        else:
+            status, reason = "False", "OtherEffect"
+            message = "Eviction only happens for the NoExecute effect."
+        return {
+            "type": "EvictionInProgress",
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "observedGeneration": rule.metadata.generation,
+            "lastTransitionTime": rfc3339(now),
+        }
+
+    def _affected(self, rule: DeviceTaintRule) -> tuple[int, int, int]:
+        """Count the pods, their namespaces and the allocated devices that the rule touches."""
+        pods: set[tuple[str, str]] = set()
+        devices: set[DeviceKey] = set()
+        as_no_execute = DeviceTaint(
+            key=rule.spec.taint.key,
+            value=rule.spec.taint.value,
+            effect=NO_EXECUTE,
+            time_added=rule.spec.taint.time_added,
+        )
+        for claim in self.claims.items.values():
+            if claim.status.allocation is None:
+                continue
+            for result in claim.status.allocation.devices.results:
+                if not rule_matches(rule, device_of(result)):
+                    continue
+                devices.add(device_of(result))
+                if departure_time(as_no_execute, result.tolerations, self.clock()) is None:
+                    continue
+                pods |= {
+                    (claim.metadata.namespace, user.name)
+                    for user in claim.status.reserved_for
+                    if user.resource == "pods"
+                }
+        return len(pods), len({namespace for namespace, _ in pods}), len(devices)
