@@ -15,6 +15,10 @@ from dray import __version__
 # name -> (module, one line of help); in the order in which `dray --help` lists them.
 COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("dray.cli.plan", "allocate claims to devices from JSON lines or YAML, without a cluster"),
+    "controllers": (
+        "dray.cli.controllers",
+        "run the controllers: claims, eviction, garbage collection, workloads",
+    ),
     "cel": ("dray.cli.cel", "evaluate a device selector: verdict, costs, reads, errors"),
 }
 

@@ -1,0 +1,173 @@
+"""What the workload controllers share: pods made from a template, owned, counted, and chosen for removal."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from dray.api.core import Pod
+from dray.api.meta import LabelSelector, ObjectMeta
+from dray.client import Conflict, Informer, NotFound, key_of
+from dray.client.resources import PODS, Resource
+from dray.control.reconciling import Controller
+
+Object = dict[str, Any]
+
+
+def selects(selector: LabelSelector | None, labels: Mapping[str, str] | None) -> bool:
+    """Say whether a label selector matches; no selector matches nothing, an empty one everything."""
+    if selector is None:
+        return False
+    have = labels or {}
+    if any(have.get(key) != value for key, value in (selector.match_labels or {}).items()):
+        return False
+    for requirement in selector.match_expressions:
+        value = have.get(requirement.key)
+        verdict = {
+            "In": value is not None and value in requirement.values,
+            "NotIn": value is None or value not in requirement.values,
+            "Exists": requirement.key in have,
+            "DoesNotExist": requirement.key not in have,
+        }
+        if not verdict.get(requirement.operator, False):
+            return False
+    return True
+
+
+def controller_of(meta: ObjectMeta) -> str | None:
+    """Return the uid of the controlling owner."""
+    return next((owner.uid for owner in meta.owner_references if owner.controller), None)
+
+
+def owner_reference(resource: Resource, meta: ObjectMeta) -> Object:
+    """Return the reference that makes `meta`'s object the controlling owner."""
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "name": meta.name,
+        "uid": meta.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def pod_from_template(
+    template: Object, resource: Resource, owner: ObjectMeta, *, base: str | None = None
+) -> Object:
+    """Return a pod to create for an owner; `base` overrides the generated name's beginning."""
+    given = template.get("metadata") or {}
+    metadata: Object = {
+        "generateName": f"{base or owner.name}-",
+        "namespace": owner.namespace,
+        "ownerReferences": [owner_reference(resource, owner)],
+    }
+    for field in ("labels", "annotations"):
+        if given.get(field):
+            metadata[field] = dict(given[field])
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}
+
+
+def template_hash(template: Object) -> str:
+    """Return a short stable name for a pod template."""
+    text = msgspec.json.encode(template, order="sorted")
+    digest = hashlib.sha256(text).digest()
+    return "".join("bcdfghjklmnpqrstvwxz2456789"[byte % 27] for byte in digest[:10])
+
+
+def is_active(pod: Pod) -> bool:
+    """Say whether the pod counts towards the wanted number."""
+    return pod.status.phase not in ("Succeeded", "Failed") and pod.metadata.deletion_timestamp is None
+
+
+def is_ready(pod: Pod) -> bool:
+    """Say whether the pod serves."""
+    return any(
+        condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions
+    )
+
+
+def removal_order(pods: Iterable[Pod]) -> list[Pod]:
+    """Sort pods, the ones to remove first: unscheduled, then pending, then not ready, then youngest."""
+
+    def rank(pod: Pod) -> tuple[bool, bool, bool]:
+        return bool(pod.spec.node_name), pod.status.phase == "Running", is_ready(pod)
+
+    youngest_first = sorted(pods, key=lambda pod: pod.metadata.creation_timestamp or "", reverse=True)
+    return sorted(youngest_first, key=rank)
+
+
+class PodsByOwner:
+    """An index of pods by their controlling owner, which also wakes the owner's controller."""
+
+    def __init__(self, pods: Informer[Pod]) -> None:
+        self._pods = pods
+        self._keys: dict[str, set[str]] = {}
+
+    def attach(self, controller: Controller, kind: str) -> None:
+        """Enqueue `namespace/name` of the owner of that kind at every change of one of its pods."""
+
+        def changed(old: Pod | None, new: Pod | None) -> None:
+            for pod in (old, new):
+                if pod is None:
+                    continue
+                owner = next((entry for entry in pod.metadata.owner_references if entry.controller), None)
+                if owner is None:
+                    continue
+                keys = self._keys.setdefault(owner.uid, set())
+                if pod is new:
+                    keys.add(key_of(pod.metadata))
+                elif new is None:
+                    keys.discard(key_of(pod.metadata))
+                if owner.kind == kind:
+                    controller.enqueue(f"{pod.metadata.namespace}/{owner.name}")
+
+        self._pods.add_handler(changed)
+
+    def of(self, uid: str) -> Iterator[Pod]:
+        """Yield the live pods of an owner."""
+        for key in self._keys.get(uid, ()):
+            pod = self._pods.get(key)
+            if pod is not None:
+                yield pod
+
+
+class Expectations:
+    """Writes that the caches do not show yet, so that no pod is made or removed twice.
+
+    Between our create and the watch event the cache undercounts; a controller that
+    looked then would make too many. It therefore waits until it has seen as many
+    additions (removals) as it asked for, or ten seconds have passed.
+    """
+
+    def __init__(self) -> None:
+        self._pending: dict[str, set[str]] = {}
+
+    def expect(self, owner: str, name: str) -> None:
+        """Remember a pod that was made or is being removed."""
+        self._pending.setdefault(owner, set()).add(name)
+
+    def settle(self, owner: str, visible: Mapping[str, bool]) -> bool:
+        """Forget what has become visible (name -> is still active); say whether all has."""
+        pending = self._pending.get(owner)
+        if not pending:
+            return True
+        for entry in list(pending):
+            kind, _, name = entry.partition(":")
+            if (kind == "made" and name in visible) or (kind == "gone" and not visible.get(name, False)):
+                pending.discard(entry)
+        return not pending
+
+    def forget(self, owner: str) -> None:
+        """Drop all expectations of an owner."""
+        self._pending.pop(owner, None)
+
+
+async def delete_pod(controller: Controller, pod: Pod) -> None:
+    """Delete exactly this pod; being late is fine."""
+    try:
+        await controller.client.delete(PODS, pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid)
+    except (NotFound, Conflict):
+        pass
