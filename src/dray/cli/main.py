@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "dray.cli.controllers",
         "run the controllers: claims, eviction, garbage collection, workloads",
     ),
+    "scheduler": ("dray.cli.scheduler", "schedule pods with claims, on dray's server or on Kubernetes"),
     "cel": ("dray.cli.cel", "evaluate a device selector: verdict, costs, reads, errors"),
 }
 

@@ -1,1 +1,53 @@
-"""See ARCHITECTURE.md."""
+"""Pods + nodes + allocator → a placement, or the reasons why there is none.
+
+The door of the room. All of it is pure: time comes in as an argument, nothing here
+reads a clock, a socket or a file. docs/scheduler.md tells the story.
+"""
+
+from dray.scheduler.amounts import pod_requests
+from dray.scheduler.claims import (
+    FINALIZER,
+    Binding,
+    NotReady,
+    PodClaims,
+    claim_keys,
+    gather_claims,
+    has_binding_conditions,
+    is_reserved_for,
+    judge_binding,
+)
+from dray.scheduler.devices import Booking, Devices, kind_of
+from dray.scheduler.neighbours import Neighbours
+from dray.scheduler.placing import Placement, Placer, Unplaceable
+from dray.scheduler.queue import Entry, Help, SchedulingQueue, Wish
+from dray.scheduler.shape import PodShape, shape_of
+from dray.scheduler.state import ClusterState, NodeState, PodUse
+
+__all__ = [
+    "FINALIZER",
+    "Binding",
+    "Booking",
+    "ClusterState",
+    "Devices",
+    "Entry",
+    "Help",
+    "Neighbours",
+    "NodeState",
+    "NotReady",
+    "Placement",
+    "Placer",
+    "PodClaims",
+    "PodShape",
+    "PodUse",
+    "SchedulingQueue",
+    "Unplaceable",
+    "Wish",
+    "claim_keys",
+    "gather_claims",
+    "has_binding_conditions",
+    "is_reserved_for",
+    "judge_binding",
+    "kind_of",
+    "pod_requests",
+    "shape_of",
+]

@@ -1,0 +1,294 @@
+"""What the scheduler sees: informers that feed the pure rooms and wake the queue.
+
+Each handler translates one change on the server into (1) an update of the cluster
+state or the devices and (2) the events that may help waiting pods. Handlers run in
+the order of the server's changes, and no decision runs in between half an update,
+because everything happens in one task's turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dray.allocator import World
+from dray.api.core import Namespace, Node, Pod, PodDisruptionBudget, PodGroup
+from dray.api.features import Features
+from dray.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dray.client import Client, Informer, key_of
+from dray.client import resources as kinds
+from dray.scheduler import Booking, ClusterState, Devices, Help, Neighbours, SchedulingQueue
+
+DeviceKey = tuple[str, str, str]  # driver, pool, device
+
+
+class Caches:
+    """The scheduler's copy of the cluster, and the queue that its changes feed."""
+
+    def __init__(
+        self, client: Client, scheduler_name: str, features: Features, new_share_id: Callable[[], str]
+    ) -> None:
+        self.scheduler_name = scheduler_name
+        self.state = ClusterState()
+        self.devices = Devices(World(features, new_share_id=new_share_id), self.state)
+        self.neighbours = Neighbours(self.state, self.namespace_labels)
+        self.queue: SchedulingQueue[Pod] = SchedulingQueue()
+        self.bookings: dict[str, Booking] = {}  # claim uid -> allocation in flight
+        self.assumed: dict[
+            str, str
+        ] = {}  # pod uid -> node, from the decision until the server says it is bound
+        self.holders: dict[DeviceKey, dict[str, int]] = defaultdict(
+            dict
+        )  # exclusive device -> claim uid -> revision
+        self.waiting_for_claim: dict[str, set[str]] = defaultdict(set)  # claim key -> pod keys
+        self.on_pod: Callable[[Pod], None] = _ignore  # a pod of ours that may be placed (again)
+        self.on_pod_gone: Callable[[Pod], None] = _ignore
+        self._seen: dict[str, list[tuple[int, asyncio.Future[bool]]]] = defaultdict(list)
+
+        self.nodes = Informer(client, kinds.NODES, Node)
+        self.slices = Informer(client, kinds.SLICES, ResourceSlice)
+        self.classes = Informer(client, kinds.DEVICE_CLASSES, DeviceClass)
+        self.claims = Informer(client, kinds.CLAIMS, ResourceClaim, keep_raw=True)
+        self.pods = Informer(client, kinds.PODS, Pod)
+        self.taint_rules = Informer(client, kinds.TAINT_RULES, DeviceTaintRule, optional=True)
+        self.budgets = Informer(client, kinds.DISRUPTION_BUDGETS, PodDisruptionBudget, optional=True)
+        self.namespaces = Informer(client, kinds.NAMESPACES, Namespace, optional=True)
+        self.groups = Informer(client, kinds.POD_GROUPS, PodGroup, optional=True)
+        self._in_order: list[Informer[Any]] = [
+            self.nodes,
+            self.classes,
+            self.slices,
+            self.taint_rules,
+            self.namespaces,
+            self.budgets,
+            self.groups,
+            self.claims,
+            self.pods,
+        ]
+
+    async def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Fill all caches; hardware first, claims before pods, so that nothing is judged half-known."""
+        self.nodes.add_handler(self._node_changed)
+        self.classes.add_handler(self._class_changed)
+        self.slices.add_handler(self._slice_changed)
+        self.taint_rules.add_handler(self._rule_changed)
+        self.groups.add_handler(self._group_changed)
+        self.claims.add_handler(self._claim_changed)
+        self.pods.add_handler(self._pod_changed)
+        for informer in self._in_order:
+            tasks.create_task(informer.run(), name=f"informer {informer.resource.plural}")
+            await informer.wait_synced()
+
+    def namespace_labels(self, name: str) -> Mapping[str, str]:
+        """Return the labels of a namespace, empty when unknown."""
+        found = self.namespaces.get(name)
+        return (found.metadata.labels or {}) if found is not None else {}
+
+    # --- hardware -------------------------------------------------------------
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if new is None:
+            assert old is not None
+            self.devices.delete_node(old.metadata.name)
+            self.state.delete_node(old.metadata.name)
+            self.queue.wake(Help.NEIGHBOURS)
+            return
+        if old is not None and not _node_differs(old, new):
+            return  # heartbeats
+        self.state.set_node(new)
+        self.devices.set_node(new)
+        self.queue.wake(Help.NODES)
+
+    def _slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        if new is None:
+            assert old is not None
+            self.devices.delete_slice(old.metadata.name)
+        elif old is not None and old.spec == new.spec:
+            return
+        else:
+            self.devices.set_slice(new)
+        self.queue.wake(Help.DEVICES)
+
+    def _class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
+        if new is None:
+            assert old is not None
+            self.devices.delete_class(old.metadata.name)
+        else:
+            self.devices.set_class(new)
+        self.queue.wake(Help.DEVICES)
+
+    def _rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
+        if new is None:
+            assert old is not None
+            self.devices.delete_taint_rule(old.metadata.name)
+        elif old is not None and old.spec == new.spec:
+            return
+        else:
+            self.devices.set_taint_rule(new)
+        self.queue.wake(Help.DEVICES)
+
+    def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        if new is not None and (old is None or old.spec != new.spec):
+            self.queue.wake(Help.GROUP)
+
+    # --- claims ---------------------------------------------------------------
+
+    def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        if new is None:
+            assert old is not None
+            freed = self.devices.delete_claim(old)
+            self._note_holder(old, None)
+            booking = self.bookings.pop(old.metadata.uid, None)
+            if booking is not None:
+                booking.cancel()
+                freed = True
+        else:
+            freed = self.devices.set_claim(new, old)
+            if old is None or old.status.allocation is not new.status.allocation:
+                self._note_holder(old, new)
+            if new.status.allocation is not None:
+                # The booking in flight and the claim's own would both count: one must go.
+                booking = self.bookings.pop(new.metadata.uid, None)
+                if booking is not None:
+                    freed = freed or not booking.settle(new.status.allocation)
+        if freed:
+            self.queue.wake(Help.DEVICES)
+        key = key_of((new or old).metadata)  # type: ignore[union-attr]  # one of the two is there
+        self._tell_seen(key, new)
+        self.queue.wake(f"claim:{key}")
+        for pod_key in self.waiting_for_claim.pop(key, ()):
+            pod = self.pods.get(pod_key)
+            if pod is not None:
+                self.on_pod(pod)
+
+    def _note_holder(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        """Keep track of who holds exclusive devices, with the revision at which they got them."""
+        fresh = int(new.metadata.resource_version or 0) if new is not None else 0
+        for claim, revision in ((old, None), (new, fresh)):
+            if claim is None or claim.status.allocation is None:
+                continue
+            for result in claim.status.allocation.devices.results:
+                if result.admin_access or result.share_id is not None:
+                    continue
+                holders = self.holders[result.driver, result.pool, result.device]
+                if revision is None:
+                    holders.pop(claim.metadata.uid, None)
+                else:
+                    holders.setdefault(claim.metadata.uid, revision)
+
+    def rival(self, claim: ResourceClaim) -> str | None:
+        """Return a device of the claim that another claim was given first, if there is one.
+
+        Call when the informer has seen the claim's own allocation: by then it has seen every
+        write that came before, so "no rival" is a fact and not a hope.
+        """
+        if claim.status.allocation is None:
+            return None
+        uid = claim.metadata.uid
+        for result in claim.status.allocation.devices.results:
+            key = (result.driver, result.pool, result.device)
+            holders = self.holders.get(key, {})
+            own = holders.get(uid)
+            if own is not None and any(revision < own for other, revision in holders.items() if other != uid):
+                return "/".join(key)
+        return None
+
+    async def seen(self, key: str, revision: str, timeout: float) -> bool:
+        """Wait until the claim cache has caught up with a write of ours; False when the claim is gone."""
+        known = self.claims.get(key)
+        wanted = int(revision)
+        if known is not None and int(known.metadata.resource_version) >= wanted:
+            return True
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._seen[key].append((wanted, future))
+        async with asyncio.timeout(timeout):
+            return await future
+
+    def _tell_seen(self, key: str, claim: ResourceClaim | None) -> None:
+        waiting = self._seen.get(key)
+        if not waiting:
+            return
+        now = int(claim.metadata.resource_version) if claim is not None else None
+        left = []
+        for wanted, future in waiting:
+            if future.done():
+                continue
+            if now is None or now >= wanted:
+                future.set_result(now is not None)
+            else:
+                left.append((wanted, future))
+        if left:
+            self._seen[key] = left
+        else:
+            del self._seen[key]
+
+    # --- pods -----------------------------------------------------------------
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if new is None or _is_finished(new):
+            pod = new or old
+            assert pod is not None
+            self._pod_gone(pod)
+            return
+        if new.spec.node_name:
+            self._pod_bound(old, new)
+            return
+        if new.spec.scheduler_name == self.scheduler_name:
+            self.on_pod(new)
+
+    def _pod_gone(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        # A pod that is being committed keeps its room until that has ended; `settle` forgets it.
+        if uid not in self.committing:
+            self.vacate(uid)
+        if pod.spec.scheduler_name == self.scheduler_name:
+            self.on_pod_gone(pod)
+
+    def vacate(self, uid: str) -> None:
+        """Give back the room of a pod."""
+        self.assumed.pop(uid, None)
+        if self.state.forget(uid) is not None:
+            self.queue.wake(Help.ROOM)
+            self.queue.wake(Help.NEIGHBOURS)
+
+    def settle(self, pod: Pod, *, is_bound: bool) -> None:
+        """A commit has ended; keep the room only of pods that are bound and still there."""
+        uid = pod.metadata.uid
+        self.committing.discard(uid)
+        current = self.pods.get(key_of(pod.metadata))
+        is_here = current is not None and current.metadata.uid == uid and not _is_finished(current)
+        if not is_here or not (is_bound or (current is not None and current.spec.node_name)):
+            self.vacate(uid)
+
+    def _pod_bound(self, old: Pod | None, new: Pod) -> None:
+        uid = new.metadata.uid
+        known = self.state.pods.get(uid)
+        self.assumed.pop(uid, None)
+        if known is not None and known.node == new.spec.node_name:
+            self.state.refresh(new)
+        else:
+            self.state.assume(new, new.spec.node_name)
+        if old is None or not old.spec.node_name:
+            if new.spec.scheduler_name == self.scheduler_name:
+                self.on_pod_gone(new)
+            self.queue.wake(Help.NEIGHBOURS)
+
+
+def _ignore(_: Pod) -> None:
+    """Stand in until the loop listens."""
+
+
+def _is_finished(pod: Pod) -> bool:
+    return pod.status.phase in ("Succeeded", "Failed")
+
+
+def _node_differs(old: Node, new: Node) -> bool:
+    return (
+        old.spec != new.spec
+        or old.metadata.labels != new.metadata.labels
+        or old.status.allocatable != new.status.allocatable
+        or old.status.capacity != new.status.capacity
+        or old.status.declared_features != new.status.declared_features
+    )

@@ -1,0 +1,155 @@
+"""Tell people what became of their pods: one condition, one event, not a flood.
+
+A refused pod gets the condition PodScheduled=False with the counts per reason, and an
+event with the same text. Reports wait in a line of their own, so that they never slow
+down placing; a pod is reported again only when the text changed and some time has
+passed, because with every freed device the counts change a little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from dray.api.core import Pod
+from dray.client import STRATEGIC_PATCH, Client, ClientError
+from dray.client import resources as kinds
+
+log = logging.getLogger("dray.scheduler")
+
+REPEAT_AFTER = 30.0  # seconds before a changed text is reported again
+NOT_READY_AFTER = 2.0  # claims from templates take a moment; say nothing until then
+_MAX_MESSAGE = 1024
+
+
+@dataclass(slots=True)
+class _Report:
+    pod: Pod
+    reason: str  # of the condition and the event
+    message: str
+    is_condition: bool
+
+
+class Reporter:
+    """Writes conditions and events, one after the other, in the background."""
+
+    def __init__(
+        self, client: Client, name: str, now: Callable[[], datetime], new_uid: Callable[[], str]
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._now = now
+        self._new_uid = new_uid
+        self._line: asyncio.Queue[str] = asyncio.Queue()
+        self._next: dict[str, _Report] = {}  # pod uid -> what to say; newer replaces older
+        self._said: dict[str, tuple[str, float]] = {}  # pod uid -> (text, when)
+        self._unready: dict[str, asyncio.TimerHandle] = {}
+
+    async def run(self) -> None:
+        """Write reports until cancelled."""
+        while True:
+            uid = await self._line.get()
+            report = self._next.pop(uid, None)
+            if report is None:
+                continue
+            try:
+                await self._write(report)
+            except ClientError as error:
+                log.debug("report of %s: %s", report.pod.metadata.name, error)
+
+    # --- what happened --------------------------------------------------------
+
+    def refused(self, pod: Pod, explain: str | Callable[[], str]) -> str:
+        """No node takes the pod. Returns the text, which is made only when it will be said."""
+        uid = pod.metadata.uid
+        said = self._said.get(uid)
+        clock = asyncio.get_running_loop().time()
+        if said is not None and clock - said[1] < REPEAT_AFTER:
+            return said[0]
+        message = explain if isinstance(explain, str) else explain()
+        self._unready_no_more(uid)
+        if said is None or said[0] != message:
+            self._say(_Report(pod, "Unschedulable", message, is_condition=True))
+        self._said[uid] = (message, clock)
+        return message
+
+    def not_ready(self, pod: Pod, message: str) -> None:
+        """The pod waits for its claims; said only if that lasts."""
+        uid = pod.metadata.uid
+        if uid in self._unready or uid in self._said:
+            return
+        loop = asyncio.get_running_loop()
+        self._unready[uid] = loop.call_later(NOT_READY_AFTER, self._say_not_ready, pod, message)
+
+    def _say_not_ready(self, pod: Pod, message: str) -> None:
+        self._unready.pop(pod.metadata.uid, None)
+        self._say(_Report(pod, "Unschedulable", message, is_condition=True))
+
+    def failed(self, pod: Pod, message: str) -> None:
+        """A commit failed for a reason that people should see."""
+        self._say(_Report(pod, "FailedScheduling", message, is_condition=False))
+
+    def scheduled(self, pod: Pod, node: str) -> None:
+        """The pod is bound. The binding says it all; an event per pod would cost a write."""
+        self._unready_no_more(pod.metadata.uid)
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone or bound."""
+        self._said.pop(uid, None)
+        self._next.pop(uid, None)
+        self._unready_no_more(uid)
+
+    def _unready_no_more(self, uid: str) -> None:
+        timer = self._unready.pop(uid, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _say(self, report: _Report) -> None:
+        uid = report.pod.metadata.uid
+        is_waiting = uid in self._next
+        self._next[uid] = report
+        if not is_waiting:
+            self._line.put_nowait(uid)
+
+    # --- writing --------------------------------------------------------------
+
+    async def _write(self, report: _Report) -> None:
+        meta = report.pod.metadata
+        moment = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        message = report.message[:_MAX_MESSAGE]
+        if report.is_condition:
+            condition = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": report.reason,
+                "message": message,
+                "lastTransitionTime": moment,
+            }
+            body: dict[str, Any] = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
+            path = kinds.PODS.path(meta.namespace, meta.name, "status")
+            await self._client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{meta.name[:200]}.{self._new_uid()[:16]}", "namespace": meta.namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": meta.namespace,
+                "name": meta.name,
+                "uid": meta.uid,
+            },
+            "type": "Warning",
+            "reason": "FailedScheduling",
+            "message": message,
+            "source": {"component": self._name},
+            "reportingComponent": self._name,
+            "firstTimestamp": moment,
+            "lastTimestamp": moment,
+            "count": 1,
+        }
+        await self._client.call("POST", kinds.EVENTS.path(meta.namespace), event, view=None)

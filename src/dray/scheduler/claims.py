@@ -1,0 +1,174 @@
+"""The claims of a pod: which they are, and whether the pod may go ahead with them.
+
+A pod names claims directly or through templates; a controller makes the latter and
+notes their names in the pod's status. Before a pod can be placed every claim must
+exist, must not be on its way out, and a template's claim must belong to this very pod
+(a new pod of the same name does not inherit). What remains falls in two: claims that
+are allocated (they pin the pod to nodes) and claims that still want devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from dray.api.core import Pod, PodGroup
+from dray.api.features import Features
+from dray.api.resource import AllocatedDeviceStatus, DeviceRequestAllocationResult, ResourceClaim
+
+MAX_RESERVATIONS = 256  # entries of status.reservedFor
+FINALIZER = "resource.kubernetes.io/delete-protection"
+EXTENDED_RESOURCE_CLAIM = "resource.kubernetes.io/extended-resource-claim"
+
+Lookup = Callable[[str], ResourceClaim | None]  # by namespace/name
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaims:
+    """The claims a pod brings along, ready to be placed."""
+
+    allocated: tuple[ResourceClaim, ...] = ()
+    pending: tuple[ResourceClaim, ...] = ()
+
+    @property
+    def all(self) -> tuple[ResourceClaim, ...]:
+        """Both kinds together."""
+        return self.allocated + self.pending
+
+
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """The pod must wait: for its claims to be made, or for another pod to finish with one."""
+
+    message: str
+    waits_for: frozenset[str]  # keys of claims whose change can help; empty means: a change of the pod itself
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def claim_keys(pod: Pod) -> tuple[str, ...] | NotReady:
+    """Return `namespace/name` of every claim the pod needs."""
+    if not pod.spec.resource_claims:
+        return ()
+    made = {entry.name: entry.resource_claim_name for entry in pod.status.resource_claim_statuses}
+    keys = []
+    for entry in pod.spec.resource_claims:
+        name = entry.resource_claim_name
+        if name is None:
+            if entry.name not in made:
+                return NotReady(f"waiting for the claim of {entry.name!r} to be created", frozenset())
+            name = made[entry.name]
+            if name is None:
+                continue  # the controller decided that none is needed
+        keys.append(f"{pod.metadata.namespace}/{name}")
+    return tuple(dict.fromkeys(keys))
+
+
+def gather_claims(
+    pod: Pod,
+    lookup: Lookup,
+    *,
+    in_flight: Collection[str] = (),  # uids of claims that another pod is being placed with
+    group: PodGroup | None = None,
+) -> PodClaims | NotReady:
+    """Find the pod's claims and say whether it can be placed now."""
+    keys = claim_keys(pod)
+    if isinstance(keys, NotReady):
+        return keys
+    if not keys:
+        return PodClaims()
+    own_templates = {
+        f"{pod.metadata.namespace}/{status.resource_claim_name}"
+        for entry in pod.spec.resource_claims
+        if entry.resource_claim_template_name is not None
+        for status in pod.status.resource_claim_statuses
+        if status.name == entry.name
+    }
+    allocated, pending = [], []
+    for key in keys:
+        claim = lookup(key)
+        if claim is None:
+            return NotReady(f"claim {key} does not exist", frozenset({key}))
+        if claim.metadata.deletion_timestamp is not None:
+            return NotReady(f"claim {key} is being deleted", frozenset({key}))
+        if key in own_templates and not _is_owned(claim, pod, group):
+            return NotReady(f"claim {key} was not made for this pod", frozenset({key}))
+        if claim.status.allocation is None:
+            if claim.metadata.uid in in_flight:
+                return NotReady(f"claim {key} is being allocated for another pod", frozenset({key}))
+            pending.append(claim)
+            continue
+        if is_full(claim) and not is_reserved_for(
+            claim, {pod.metadata.uid, group.metadata.uid if group else ""}
+        ):
+            return NotReady(
+                f"claim {key} is in use by {MAX_RESERVATIONS} consumers, the limit", frozenset({key})
+            )
+        allocated.append(claim)
+    return PodClaims(tuple(allocated), tuple(pending))
+
+
+def _is_owned(claim: ResourceClaim, pod: Pod, group: PodGroup | None) -> bool:
+    owners = {pod.metadata.uid}
+    if group is not None:
+        owners.add(group.metadata.uid)
+    return any(owner.controller and owner.uid in owners for owner in claim.metadata.owner_references)
+
+
+def is_reserved_for(claim: ResourceClaim, uids: Collection[str]) -> bool:
+    """Whether one of the consumers holds a reservation."""
+    return any(entry.uid in uids for entry in claim.status.reserved_for)
+
+
+def is_full(claim: ResourceClaim) -> bool:
+    """Whether no further consumer fits into reservedFor."""
+    return len(claim.status.reserved_for) >= MAX_RESERVATIONS
+
+
+# --- binding conditions -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How far the drivers are with making devices usable: ready, still waiting, or failed."""
+
+    is_ready: bool
+    failure: str = ""  # a failure condition that is true, or a timeout
+
+
+def has_binding_conditions(claim: ResourceClaim) -> bool:
+    """Whether the pod must wait for a driver before it is bound."""
+    allocation = claim.status.allocation
+    return allocation is not None and any(each.binding_conditions for each in allocation.devices.results)
+
+
+def judge_binding(
+    claim: ResourceClaim, seconds_since_allocation: float, timeout: float, features: Features
+) -> Binding:
+    """Say whether all binding conditions are met, one has failed, or the time is over."""
+    allocation = claim.status.allocation
+    if allocation is None or "DRADeviceBindingConditions" not in features:
+        return Binding(is_ready=allocation is not None)
+    waiting = False
+    for result in allocation.devices.results:
+        if not result.binding_conditions:
+            continue
+        status = _status_of(claim, result)
+        true = {each.type for each in status.conditions if each.status == "True"} if status else set()
+        failed = next((name for name in result.binding_failure_conditions if name in true), None)
+        if failed:
+            device = f"{result.driver}/{result.pool}/{result.device}"
+            return Binding(is_ready=False, failure=f"device {device} reports {failed}")
+        waiting = waiting or not true.issuperset(result.binding_conditions)
+    if waiting and seconds_since_allocation > timeout:
+        return Binding(is_ready=False, failure=f"binding conditions were not met within {timeout:.0f} s")
+    return Binding(is_ready=not waiting)
+
+
+def _status_of(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> AllocatedDeviceStatus | None:
+    # Upstream looks up by device and ignores the share id; so do we, to agree with drivers.
+    wanted = (result.driver, result.pool, result.device)
+    return next(
+        (each for each in claim.status.devices if (each.driver, each.pool, each.device) == wanted), None
+    )

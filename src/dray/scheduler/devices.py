@@ -1,0 +1,241 @@
+"""Where claims fit, remembering where they did not.
+
+A thin layer over the allocator's `World`. Taking a device can only make things
+worse for others, so a refusal stays true until something is *freed* or published on
+that node. For each kind of claims (equal specs) we keep the set of nodes known to
+refuse them; an event clears the bits of just those nodes it can help. The last free
+device of 5,000 nodes is then found by asking one node, not 5,000.
+
+Invariant: a bit in a refusal set means `World.plan` would refuse that node now.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dray.allocator import NodePlans, Plan, Policy, Undo, World
+from dray.api.core import Node
+from dray.api.resource import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dray.scheduler.state import ClusterState, NodeState
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_MAX_KINDS = 64
+
+Pool = tuple[str, str]  # driver, pool name
+
+
+def kind_of(claims: Sequence[ResourceClaim]) -> bytes:
+    """Return a key that is equal for claims which ask for the same."""
+    return b"\n".join(_encode(claim.spec) for claim in claims)
+
+
+@dataclass(slots=True, eq=False)
+class _Refusals:
+    nodes: int = 0  # bit set of nodes known to refuse
+
+
+@dataclass(slots=True, eq=False)
+class _Reach:
+    """Which nodes a pool's devices can serve: named ones, or possibly any."""
+
+    node_by_slice: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> set[str] | None:
+        names = set(self.node_by_slice.values())
+        return None if None in names else {name for name in names if name is not None}
+
+
+class Booking:
+    """An allocation in flight; end it with exactly one of the two."""
+
+    __slots__ = ("_devices", "_undo", "allocation")
+
+    def __init__(self, devices: Devices, allocation: AllocationResult, undo: Undo) -> None:
+        self._devices, self.allocation, self._undo = devices, allocation, undo
+
+    def settle(self, allocation: AllocationResult) -> bool:
+        """The claim came back allocated: its own booking stands in. Returns whether it is the expected one."""
+        if allocation.devices.results == self.allocation.devices.results:
+            self._undo()
+            return True
+        self.cancel()
+        return False
+
+    def cancel(self) -> None:
+        """The plan was thrown away: the devices are free again."""
+        self._undo()
+        self._devices.freed(self.allocation)
+
+
+class Devices:
+    """The device side of placing: hardware, bookings, plans."""
+
+    def __init__(self, world: World, state: ClusterState) -> None:
+        self.world = world
+        self._state = state
+        self._refusals: OrderedDict[bytes, _Refusals] = OrderedDict()
+        self._reach: dict[Pool, _Reach] = {}
+        self._pool_by_slice: dict[str, Pool] = {}
+        self.asked = 0  # nodes for which the allocator was asked; for tests of work done
+
+    # --- what there is --------------------------------------------------------
+
+    def set_slice(self, resource_slice: ResourceSlice) -> None:
+        """Publish devices; the nodes of the pool may fit again."""
+        self.world.set_slice(resource_slice)
+        name, spec = resource_slice.metadata.name, resource_slice.spec
+        pool = (spec.driver, spec.pool.name)
+        before = self._pool_by_slice.get(name)
+        if before is not None and before != pool:
+            self.delete_slice(name)
+            self.world.set_slice(resource_slice)
+        self._pool_by_slice[name] = pool
+        self._reach.setdefault(pool, _Reach()).node_by_slice[name] = spec.node_name or None
+        self._hope(pool)
+
+    def delete_slice(self, name: str) -> None:
+        """Withdraw devices. A pool can become whole by losing an obsolete slice, so nodes may fit again."""
+        self.world.delete_slice(name)
+        pool = self._pool_by_slice.pop(name, None)
+        if pool is not None:
+            self._hope(pool)
+            reach = self._reach[pool]
+            reach.node_by_slice.pop(name, None)
+            if not reach.node_by_slice:
+                del self._reach[pool]
+
+    def set_class(self, device_class: DeviceClass) -> None:
+        """Offer a class."""
+        self.world.set_class(device_class)
+        self.hope_everywhere()
+
+    def delete_class(self, name: str) -> None:
+        """Withdraw a class."""
+        self.world.delete_class(name)
+        self.hope_everywhere()
+
+    def set_taint_rule(self, rule: DeviceTaintRule) -> None:
+        """Taint devices (or other ones than before)."""
+        self.world.set_taint_rule(rule)
+        self.hope_everywhere()
+
+    def delete_taint_rule(self, name: str) -> None:
+        """Take a taint away."""
+        self.world.delete_taint_rule(name)
+        self.hope_everywhere()
+
+    def set_node(self, node: Node) -> None:
+        """Know a node; call after ClusterState.set_node."""
+        self.world.set_node(node)
+        self._hope_on(node.metadata.name)
+
+    def delete_node(self, name: str) -> None:
+        """Forget a node; call before ClusterState.delete_node, because its bit is given to another."""
+        self.world.delete_node(name)
+        self._hope_on(name)
+
+    # --- what is in use -------------------------------------------------------
+
+    def set_claim(self, claim: ResourceClaim, before: ResourceClaim | None) -> bool:
+        """Book what the claim holds; return whether devices were freed."""
+        self.world.set_claim(claim)
+        old = before.status.allocation if before is not None else None
+        if old is None or old == claim.status.allocation:
+            return False
+        self.freed(old)
+        return True
+
+    def delete_claim(self, claim: ResourceClaim) -> bool:
+        """Unbook a claim; return whether devices were freed."""
+        self.world.delete_claim(claim.metadata.uid)
+        if claim.status.allocation is None:
+            return False
+        self.freed(claim.status.allocation)
+        return True
+
+    def take(self, owner: str, allocation: AllocationResult) -> Booking:
+        """Book an allocation in flight for a claim (by uid), until it is confirmed or cancelled."""
+        return Booking(self, allocation, self.world.take(owner, allocation))
+
+    def freed(self, allocation: AllocationResult) -> None:
+        """Expect the nodes that these devices serve to fit again."""
+        for pool in {(result.driver, result.pool) for result in allocation.devices.results}:
+            self._hope(pool)
+
+    # --- forgetting refusals --------------------------------------------------
+
+    def _hope(self, pool: Pool) -> None:
+        reach = self._reach.get(pool)
+        nodes = reach.nodes if reach is not None else set()
+        if nodes is None:
+            self.hope_everywhere()
+            return
+        bits = 0
+        for name in nodes:
+            known = self._state.nodes.get(name)
+            if known is not None:
+                bits |= known.bit
+        self._clear(bits)
+
+    def _hope_on(self, node: str) -> None:
+        known = self._state.nodes.get(node)
+        if known is not None:
+            self._clear(known.bit)
+
+    def _clear(self, bits: int) -> None:
+        for refusals in self._refusals.values():
+            refusals.nodes &= ~bits
+
+    def hope_everywhere(self) -> None:
+        """Forget all refusals."""
+        self._refusals.clear()
+
+    # --- questions ------------------------------------------------------------
+
+    def refusing(self, kind: bytes) -> int:
+        """Return the nodes known to refuse claims of this kind."""
+        found = self._refusals.get(kind)
+        return found.nodes if found else 0
+
+    def plans(
+        self,
+        claims: Sequence[ResourceClaim],
+        kind: bytes,
+        nodes: int,
+        start: int,
+        *,
+        first: int,
+        policy: Policy | None = None,
+    ) -> tuple[Plan, ...]:
+        """Plan the claims on up to `first` nodes of the set; refusals are remembered.
+
+        Raises AllocationError where no node can help.
+        """
+        refusals = self._refusals.get(kind)
+        if refusals is None:
+            refusals = self._refusals[kind] = _Refusals()
+            while len(self._refusals) > _MAX_KINDS:
+                self._refusals.popitem(last=False)
+        else:
+            self._refusals.move_to_end(kind)
+        hopeful = nodes & ~refusals.nodes
+        if not hopeful:
+            return ()
+        answer: NodePlans = self.world.plan_nodes(
+            claims, self._names(hopeful, start), first=first, policy=policy
+        )
+        for name, refusal in answer.refusals.items():
+            if not refusal.gave_up:
+                refusals.nodes |= self._state.nodes[name].bit
+        return answer.plans
+
+    def _names(self, nodes: int, start: int) -> Iterator[str]:
+        node: NodeState
+        for node in self._state.in_set(nodes, start):
+            self.asked += 1
+            yield node.name
