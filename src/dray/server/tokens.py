@@ -24,7 +24,8 @@ import jwt
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from dray.server.errors import ApiError, bad_request, conflict, invalid, not_found
+from dray.api.validation.fields import invalid as invalid_field
+from dray.server.errors import bad_request, conflict, invalid, not_found
 from dray.server.reader import Object, Reader
 
 DEFAULT_ISSUER = "https://kubernetes.default.svc.cluster.local"
@@ -71,15 +72,6 @@ class User:
 
 class TokenRefused(Exception):
     """A bearer token that is not accepted; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class FieldComplaint:
-    """One invalid field of a TokenRequest, in the shape that `errors.invalid` reads."""
-
-    field: str
-    message: str
-    reason: str = "FieldValueInvalid"
 
 
 def service_account_user(namespace: str, name: str, uid: str = "") -> User:
@@ -159,9 +151,8 @@ class TokenIssuer:
         for key, actual, what in (("name", name, "name"), ("namespace", namespace, "namespace")):
             given = metadata.get(key) or ""
             if given and given != actual:
-                complaint = FieldComplaint(
-                    f"metadata.{key}",
-                    f'Invalid value: "{given}": must match the service account {what} if specified',
+                complaint = invalid_field(
+                    f"metadata.{key}", given, f"must match the service account {what} if specified"
                 )
                 raise invalid("authentication.k8s.io", "TokenRequest", name, [complaint])
         uid, actual_uid = metadata.get("uid") or "", account["metadata"].get("uid", "")
@@ -351,9 +342,8 @@ def _check_lifetime(seconds: Any) -> None:
     elif seconds > LONGEST:
         problem = "may not specify a duration larger than 2^32 seconds"
     if problem:
-        complaint = FieldComplaint("spec.expirationSeconds", f"Invalid value: {seconds}: {problem}")
-        refusal: ApiError = invalid("authentication.k8s.io", "TokenRequest", "", [complaint])
-        raise refusal
+        complaint = invalid_field("spec.expirationSeconds", seconds, problem)
+        raise invalid("authentication.k8s.io", "TokenRequest", "", [complaint])
 
 
 def _deleted(target: Object, now: datetime) -> bool:

@@ -1,0 +1,267 @@
+"""Role-based access control: which rules apply to a user, and whether one allows a request.
+
+Roles hold rules, bindings give roles to subjects. A request is allowed when some
+rule of some role bound to the user, to one of its groups, or to its service
+account matches it, for the whole cluster or for the namespace of the request.
+
+Theory of operation: `RoleIndex` is a picture of all roles and bindings, made from
+a `Reader` in one go: bindings are filed under their subjects, so a question looks
+at a handful of rules. A change of any rbac object makes a new picture (they are
+rare); answers between two changes are remembered by `authz.Authorizer`.
+
+Aggregated cluster roles gather the rules of the roles their selectors match. This
+is done here, on reading, so that an aggregated role is complete at once, whether
+or not a controller also writes the gathered rules down.
+
+Escalation: whoever writes a role must hold every right in it (or the verb
+`escalate`), whoever binds one must hold its rights (or the verb `bind`).
+`missing_rights` tells what is lacking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dray.server.reader import Object, Reader
+from dray.server.tokens import User
+
+GROUP = "rbac.authorization.k8s.io"
+SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What may be done to what; the lists of an rbac PolicyRule as sets."""
+
+    verbs: frozenset[str]
+    groups: frozenset[str] = frozenset()
+    resources: frozenset[str] = frozenset()  # plural, plural/subresource, */subresource or *
+    names: frozenset[str] = frozenset()  # empty means: any
+    paths: frozenset[str] = frozenset()  # non-resource URLs, a trailing * matches the rest
+
+    @classmethod
+    def parse(cls, policy_rule: Mapping[str, Any]) -> Rule:
+        """Read a PolicyRule object."""
+        return cls(
+            verbs=frozenset(policy_rule.get("verbs") or ()),
+            groups=frozenset(policy_rule.get("apiGroups") or ()),
+            resources=frozenset(policy_rule.get("resources") or ()),
+            names=frozenset(policy_rule.get("resourceNames") or ()),
+            paths=frozenset(policy_rule.get("nonResourceURLs") or ()),
+        )
+
+    def allows(self, verb: str, group: str, resource: str, subresource: str, name: str) -> bool:
+        """Tell whether the rule covers a request on a resource."""
+        if not (verb in self.verbs or "*" in self.verbs):
+            return False
+        if not (group in self.groups or "*" in self.groups):
+            return False
+        combined = f"{resource}/{subresource}" if subresource else resource
+        if not (
+            combined in self.resources
+            or "*" in self.resources
+            or (subresource and f"*/{subresource}" in self.resources)
+        ):
+            return False
+        return not self.names or name in self.names
+
+    def allows_path(self, verb: str, path: str) -> bool:
+        """Tell whether the rule covers a request on a URL that is no resource."""
+        if not (verb in self.verbs or "*" in self.verbs):
+            return False
+        return any(path_covers(own, path) for own in self.paths)
+
+    def covers(self, atom: Rule) -> bool:
+        """Tell whether the rule grants a rule of one verb, one resource, at most one name."""
+        if not ("*" in self.verbs or atom.verbs <= self.verbs):
+            return False
+        if atom.paths:
+            return all(any(path_covers(own, path) for own in self.paths) for path in atom.paths)
+        if not ("*" in self.groups or atom.groups <= self.groups):
+            return False
+        if not all(self._covers_resource(resource) for resource in atom.resources):
+            return False
+        return not self.names or (bool(atom.names) and atom.names <= self.names)
+
+    def _covers_resource(self, resource: str) -> bool:
+        if "*" in self.resources or resource in self.resources:
+            return True
+        _, slash, subresource = resource.partition("/")
+        return bool(slash) and f"*/{subresource}" in self.resources
+
+    def atoms(self) -> Iterator[Rule]:
+        """Yield the rule in pieces of one verb on one resource (and name) or path."""
+        for verb in sorted(self.verbs):
+            for group in sorted(self.groups):
+                for resource in sorted(self.resources):
+                    for name in sorted(self.names) or [""]:
+                        names = frozenset({name}) if name else frozenset[str]()
+                        yield Rule(frozenset({verb}), frozenset({group}), frozenset({resource}), names)
+            for path in sorted(self.paths):
+                yield Rule(frozenset({verb}), paths=frozenset({path}))
+
+
+def path_covers(own: str, path: str) -> bool:
+    """Tell whether a URL pattern (a trailing * matches the rest) covers a path or pattern."""
+    return own == path or (own.endswith("*") and path.startswith(own.rstrip("*")))
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A role that a binding gives to a subject."""
+
+    source: str  # how a decision names it
+    rules: tuple[Rule, ...]
+    problem: str = ""  # the role does not exist
+
+
+@dataclass(slots=True)
+class RoleIndex:
+    """All roles and bindings of one moment, filed by subject."""
+
+    # (namespace, "" for the cluster; kind of subject; name of subject) -> grants
+    _grants: dict[tuple[str, str, str], list[Grant]] = field(default_factory=dict)
+    _cluster_roles: dict[str, tuple[Rule, ...]] = field(default_factory=dict)
+    _roles: dict[tuple[str, str], tuple[Rule, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, reader: Reader) -> RoleIndex:
+        """Make the index of the current objects."""
+        index = cls()
+        index._read_roles(reader)
+        for binding in reader.list(GROUP, "clusterrolebindings"):
+            index._file(binding, "")
+        for binding in reader.list(GROUP, "rolebindings"):
+            index._file(binding, binding["metadata"].get("namespace", ""))
+        return index
+
+    def grants(self, user: User, namespace: str) -> Iterator[Grant]:
+        """Yield what a user has been given, cluster-wide first, then in the namespace."""
+        for scope in ("", namespace) if namespace else ("",):
+            yield from self._grants.get((scope, "User", user.name), ())
+            for group in user.groups:
+                yield from self._grants.get((scope, "Group", group), ())
+
+    def rules_for(self, user: User, namespace: str) -> list[Rule]:
+        """Return all rules that apply to a user in a namespace."""
+        return [rule for grant in self.grants(user, namespace) for rule in grant.rules]
+
+    def role_rules(self, role_reference: Mapping[str, str], namespace: str) -> tuple[Rule, ...] | None:
+        """Return the rules of the role that a binding refers to, None when it does not exist."""
+        name = role_reference.get("name", "")
+        if role_reference.get("kind") == "ClusterRole":
+            return self._cluster_roles.get(name)
+        return self._roles.get((namespace, name))
+
+    def _read_roles(self, reader: Reader) -> None:
+        cluster_roles = {role["metadata"]["name"]: role for role in reader.list(GROUP, "clusterroles")}
+        for name in cluster_roles:
+            self._cluster_roles[name] = tuple(_gathered_rules(name, cluster_roles))
+        for role in reader.list(GROUP, "roles"):
+            key = (role["metadata"].get("namespace", ""), role["metadata"]["name"])
+            self._roles[key] = tuple(Rule.parse(rule) for rule in role.get("rules") or ())
+
+    def _file(self, binding: Object, namespace: str) -> None:
+        reference = binding.get("roleRef") or {}
+        rules = self.role_rules(reference, namespace)
+        problem = ""
+        if rules is None:
+            resource = "clusterrole" if reference.get("kind") == "ClusterRole" else "role"
+            problem = f'{resource}.{GROUP} "{reference.get("name", "")}" not found'
+        name = binding["metadata"]["name"]
+        kind = "RoleBinding" if namespace else "ClusterRoleBinding"
+        shown = f"{name}/{namespace}" if namespace else name
+        role = f'{reference.get("kind", "")} "{reference.get("name", "")}"'
+        for subject in binding.get("subjects") or ():
+            key = _subject_key(subject, namespace)
+            if key is not None:
+                source = f'{kind} "{shown}" of {role} to {_describe(subject, namespace)}'
+                self._grants.setdefault((namespace, *key), []).append(Grant(source, rules or (), problem))
+
+
+def missing_rights(held: Sequence[Rule], wanted: Iterable[Rule]) -> list[Rule]:
+    """Return the pieces of the wanted rules that no held rule covers."""
+    return [atom for rule in wanted for atom in rule.atoms() if not any(own.covers(atom) for own in held)]
+
+
+def describe_missing(missing: Iterable[Rule]) -> list[str]:
+    """Return lines as kube-apiserver prints rights that are not held, joined by verb."""
+    verbs_by_target: dict[str, list[str]] = {}
+    for atom in missing:
+        parts = []
+        if atom.groups:
+            parts.append(f"APIGroups:{_go_strings(atom.groups)}")
+        if atom.resources:
+            parts.append(f"Resources:{_go_strings(atom.resources)}")
+        if atom.names:
+            parts.append(f"ResourceNames:{_go_strings(atom.names)}")
+        if atom.paths:
+            parts.append(f"NonResourceURLs:{_go_strings(atom.paths)}")
+        verbs_by_target.setdefault(", ".join(parts), []).extend(sorted(atom.verbs))
+    return sorted(f"{{{target}, Verbs:{_go_strings(verbs)}}}" for target, verbs in verbs_by_target.items())
+
+
+def _go_strings(values: Iterable[str]) -> str:
+    return "[" + " ".join(f'"{value}"' for value in values) + "]"
+
+
+def _subject_key(subject: Mapping[str, str], namespace: str) -> tuple[str, str] | None:
+    kind, name = subject.get("kind", ""), subject.get("name", "")
+    if kind in ("User", "Group"):
+        return kind, name
+    if kind == "ServiceAccount":
+        own_namespace = subject.get("namespace") or namespace
+        if own_namespace:
+            return "User", f"{SERVICE_ACCOUNT_PREFIX}{own_namespace}:{name}"
+    return None
+
+
+def _describe(subject: Mapping[str, str], namespace: str) -> str:
+    name = subject.get("name", "")
+    if subject.get("kind") == "ServiceAccount":
+        name = f"{name}/{subject.get('namespace') or namespace}"
+    return f'{subject.get("kind", "")} "{name}"'
+
+
+def gathered_from(role: Object, cluster_roles: Mapping[str, Object]) -> list[str]:
+    """Return the names of the cluster roles that an aggregated role gathers, sorted."""
+    selectors = (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or ()
+    own = role["metadata"]["name"]
+    return sorted(
+        name
+        for name, other in cluster_roles.items()
+        if name != own
+        and any(_selects(selector, other["metadata"].get("labels") or {}) for selector in selectors)
+    )
+
+
+def _gathered_rules(name: str, cluster_roles: Mapping[str, Object]) -> list[Rule]:
+    rules: dict[Rule, None] = {}
+    waiting, seen = [name], {name}
+    while waiting:
+        role = cluster_roles[waiting.pop()]
+        rules.update(dict.fromkeys(Rule.parse(rule) for rule in role.get("rules") or ()))
+        for other in gathered_from(role, cluster_roles):
+            if other not in seen:  # roles may gather each other in circles
+                seen.add(other)
+                waiting.append(other)
+    return list(rules)
+
+
+def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    for requirement in selector.get("matchExpressions") or ():
+        key, operator = requirement.get("key", ""), requirement.get("operator", "")
+        values = requirement.get("values") or ()
+        holds = {
+            "In": key in labels and labels[key] in values,
+            "NotIn": labels.get(key) not in values,
+            "Exists": key in labels,
+            "DoesNotExist": key not in labels,
+        }.get(operator, False)
+        if not holds:
+            return False
+    return True

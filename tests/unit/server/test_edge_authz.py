@@ -1,0 +1,565 @@
+"""Rights: RBAC, its bootstrap roles, nodes, claim status, escalation, reviews."""
+
+import time
+
+import pytest
+
+from dray.server import rbac_bootstrap, reviews
+from dray.server.authn import ANONYMOUS, Authenticator, parse_token_file
+from dray.server.authz import Attributes, Authorizer, refusal
+from dray.server.errors import ApiError
+from dray.server.rbac import GROUP, Rule, missing_rights
+from dray.server.requests import Request
+from dray.server.tokens import User, service_account_user
+
+RESOURCE = "resource.k8s.io"
+NODE = User("system:node:n1", groups=("system:nodes", "system:authenticated"))
+ANN = User("ann", groups=("dev", "system:authenticated"))
+ADMIN = User("root", groups=("system:masters",))
+SCHEDULER = User("system:kube-scheduler", groups=("system:authenticated",))
+CONTROLLERS = User("system:kube-controller-manager", groups=("system:authenticated",))
+
+
+class World:
+    """A reader that starts with the bootstrap roles, and its authoriser."""
+
+    def __init__(self):
+        self.by_key = {}
+        self.authorizer = Authorizer(self)
+        for resource, made in rbac_bootstrap.bootstrap_objects():
+            self.put(GROUP, resource, made)
+
+    def put(self, group, resource, thing):
+        metadata = thing["metadata"]
+        key = (group, resource, metadata.get("namespace", ""), metadata["name"])
+        old = self.by_key.get(key)
+        self.by_key[key] = thing
+        self.authorizer.observe(group, resource, old, thing)
+
+    def remove(self, group, resource, namespace, name):
+        old = self.by_key.pop((group, resource, namespace, name))
+        self.authorizer.observe(group, resource, old, None)
+
+    def get(self, group, resource, namespace, name):
+        return self.by_key.get((group, resource, namespace, name))
+
+    def list(self, group, resource, namespace=None):
+        return [
+            thing
+            for (g, r, n, _), thing in self.by_key.items()
+            if (g, r) == (group, resource) and namespace in (None, n)
+        ]
+
+    def bind(self, role, subject, namespace="", role_kind="ClusterRole", name="test"):
+        resource = "rolebindings" if namespace else "clusterrolebindings"
+        metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+        reference = {"apiGroup": GROUP, "kind": role_kind, "name": role}
+        self.put(GROUP, resource, {"metadata": metadata, "subjects": [subject], "roleRef": reference})
+
+    def can(self, user, verb, target, namespace="", name="", selector=()):
+        group, _, resource = target.rpartition(":")
+        plural, _, subresource = resource.partition("/")
+        asked = Attributes(
+            user, verb, group, plural, subresource, namespace, name, field_selector=tuple(selector)
+        )
+        return self.authorizer.authorize(asked).allowed
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+ANN_SUBJECT = {"kind": "User", "apiGroup": GROUP, "name": "ann"}
+
+
+def pod(name="p", node="n1", namespace="default", **spec):
+    return {
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"nodeName": node, "serviceAccountName": "builder", **spec},
+    }
+
+
+# --- RBAC ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "verb", "target", "allowed"),
+    [
+        ("view", "get", "pods", True),
+        ("view", "list", f"{RESOURCE}:resourceclaims", True),
+        ("view", "get", f"{RESOURCE}:resourceclaims/status", True),
+        ("view", "create", f"{RESOURCE}:resourceclaims", False),
+        ("view", "get", "secrets", False),
+        ("edit", "get", "secrets", True),
+        ("edit", "create", f"{RESOURCE}:resourceclaimtemplates", True),
+        ("edit", "get", "pods", True),
+        ("edit", "create", f"{GROUP}:roles", False),
+        ("admin", "create", f"{GROUP}:roles", True),
+        ("admin", "delete", f"{RESOURCE}:resourceclaims", True),
+        ("admin", "list", f"{RESOURCE}:resourceclaims", True),
+        ("admin", "update", f"{RESOURCE}:resourceclaims/binding", False),
+    ],
+)
+def test_the_roles_for_people_nest(world, role, verb, target, allowed):
+    world.bind(role, ANN_SUBJECT, "default")
+    assert world.can(ANN, verb, target, "default") is allowed
+    assert not world.can(ANN, verb, target, "other"), "a role binding reaches no other namespace"
+    assert not world.can(ANN, verb, target), "nor the whole cluster"
+
+
+@pytest.mark.parametrize(
+    ("user", "verb", "target", "allowed"),
+    [
+        (SCHEDULER, "update", f"{RESOURCE}:resourceclaims/status", True),
+        (SCHEDULER, "update", f"{RESOURCE}:resourceclaims/binding", True),
+        (SCHEDULER, "create", "pods/binding", True),
+        (SCHEDULER, "delete", f"{RESOURCE}:resourceslices", False),
+        (SCHEDULER, "get", "secrets", False),
+        (CONTROLLERS, "create", f"{RESOURCE}:resourceclaims", True),
+        (CONTROLLERS, "patch", f"{RESOURCE}:devicetaintrules/status", True),
+        (CONTROLLERS, "delete", "apps:replicasets", True),
+        (CONTROLLERS, "update", "namespaces/finalize", True),
+        (CONTROLLERS, "patch", "pods/status", True),
+        (ANN, "create", "authorization.k8s.io:selfsubjectaccessreviews", True),
+        (ANN, "list", "pods", False),
+        (ADMIN, "anything", "whatever", True),
+    ],
+)
+def test_components_have_what_they_need(world, user, verb, target, allowed):
+    assert world.can(user, verb, target) is allowed
+
+
+def test_leases_of_leaders_are_open_to_both_components_in_kube_system(world):
+    for user in (SCHEDULER, CONTROLLERS):
+        assert world.can(user, "update", "coordination.k8s.io:leases", "kube-system", "dray-scheduler")
+    assert not world.can(SCHEDULER, "update", "coordination.k8s.io:leases", "default", "dray-scheduler")
+
+
+@pytest.mark.parametrize(
+    ("user", "path", "allowed"),
+    [
+        (ANONYMOUS, "/healthz", True),
+        (ANONYMOUS, "/livez", True),
+        (ANONYMOUS, "/version", True),
+        (ANONYMOUS, "/apis", False),
+        (ANONYMOUS, "/metrics", False),
+        (ANN, "/apis/resource.k8s.io/v1", True),
+        (ANN, "/openapi/v3", True),
+        (ANN, "/metrics", False),
+        (User("prometheus", groups=("system:monitoring",)), "/metrics", True),
+    ],
+)
+def test_paths_are_for_whom_they_are(world, user, path, allowed):
+    assert world.authorizer.authorize(Attributes(user, "get", path=path)).allowed is allowed
+    assert not world.authorizer.authorize(Attributes(ANN, "post", path=path)).allowed
+
+
+def test_revoking_takes_effect_with_the_next_question(world):
+    world.bind("view", ANN_SUBJECT, "default")
+    assert world.can(ANN, "get", "pods", "default")
+    world.remove(GROUP, "rolebindings", "default", "test")
+    assert not world.can(ANN, "get", "pods", "default")
+
+
+def test_subjects_may_be_groups_and_service_accounts(world):
+    robot = service_account_user("drivers", "gpu")
+    world.bind("view", {"kind": "ServiceAccount", "name": "gpu"}, "drivers", name="a")
+    assert world.can(robot, "get", "pods", "drivers"), "the namespace defaults to the binding's"
+    world.bind("view", {"kind": "Group", "name": "system:serviceaccounts:drivers"}, name="b")
+    assert world.can(robot, "get", "pods", "elsewhere")
+    world.bind("cluster-admin", {"kind": "ServiceAccount", "name": "gpu"}, name="c")
+    assert not world.can(robot, "get", "secrets"), "a cluster binding must name the namespace"
+
+
+def test_custom_roles_join_aggregated_ones_by_label(world):
+    world.bind("view", ANN_SUBJECT)
+    assert not world.can(ANN, "get", "example.com:widgets")
+    rule = {"verbs": ["get"], "apiGroups": ["example.com"], "resources": ["widgets"]}
+    labels = {f"{GROUP}/aggregate-to-view": "true"}
+    world.put(GROUP, "clusterroles", {"metadata": {"name": "widgets", "labels": labels}, "rules": [rule]})
+    assert world.can(ANN, "get", "example.com:widgets")
+
+
+def test_rules_match_names_subresources_and_stars():
+    rule = Rule.parse(
+        {"verbs": ["get"], "apiGroups": [""], "resources": ["*/status", "pods"], "resourceNames": ["a"]}
+    )
+    assert rule.allows("get", "", "nodes", "status", "a")
+    assert rule.allows("get", "", "pods", "", "a")
+    assert not rule.allows("get", "", "pods", "", "")
+    assert not rule.allows("get", "", "nodes", "", "a")
+    assert not rule.allows("get", "apps", "pods", "", "a")
+
+
+def test_a_repeated_question_costs_microseconds(world):
+    for number in range(300):
+        world.bind("view", {"kind": "User", "name": f"user{number}"}, f"ns{number}", name="v")
+    asked = Attributes(ANN, "list", "", "pods", namespace="ns7")
+    world.authorizer.authorize(asked)
+    start = time.perf_counter()
+    for _ in range(2000):
+        world.authorizer.authorize(asked)
+    assert (time.perf_counter() - start) / 2000 < 100e-6
+
+
+def test_refusals_are_worded_as_kubernetes_words_them(world):
+    asked = Attributes(ANONYMOUS, "list", RESOURCE, "resourceclaims", namespace="default")
+    with pytest.raises(ApiError) as caught:
+        world.authorizer.check(asked)
+    assert caught.value.message == (
+        'resourceclaims.resource.k8s.io is forbidden: User "system:anonymous" cannot list resource "resourceclaims" '
+        'in API group "resource.k8s.io" in the namespace "default"'
+    )
+    named = refusal(Attributes(ANN, "get", "", "pods", "log", name="p<1>"))
+    assert named.message == (
+        'pods "p<1>" is forbidden: User "ann" cannot get resource "pods/log" in API group "" at the cluster scope'
+    )
+    path = refusal(Attributes(ANONYMOUS, "get", path="/metrics"))
+    assert path.message == 'forbidden: User "system:anonymous" cannot get path "/metrics"'
+
+
+# --- bootstrap ----------------------------------------------------------------------------------
+
+
+def test_bootstrap_restores_what_is_lost_and_keeps_what_was_added():
+    objects = {
+        made["metadata"]["name"]: made
+        for resource, made in rbac_bootstrap.bootstrap_objects()
+        if resource == "clusterroles"
+    }
+    wanted = objects["system:kube-scheduler"]
+    extra = {"verbs": ["get"], "apiGroups": ["example.com"], "resources": ["widgets"]}
+    damaged = {**wanted, "rules": [*wanted["rules"][3:], extra]}
+    repaired = rbac_bootstrap.reconciled(damaged, wanted)
+    held = [Rule.parse(rule) for rule in repaired["rules"]]
+    assert not missing_rights(held, [Rule.parse(rule) for rule in [*wanted["rules"], extra]])
+    assert rbac_bootstrap.reconciled(wanted, wanted) is None
+    left_alone = {**damaged, "metadata": {"name": "x", "annotations": {rbac_bootstrap.AUTOUPDATE: "false"}}}
+    assert rbac_bootstrap.reconciled(left_alone, wanted) is None
+
+
+def test_every_binding_refers_to_an_existing_role():
+    objects = rbac_bootstrap.bootstrap_objects()
+    roles = {(made["kind"], made["metadata"]["name"]) for _, made in objects if "rules" in made}
+    bindings = [made for _, made in objects if "roleRef" in made]
+    assert len(bindings) > 30
+    assert all((made["roleRef"]["kind"], made["roleRef"]["name"]) in roles for made in bindings)
+
+
+# --- nodes --------------------------------------------------------------------------------------
+
+
+def test_a_node_reads_only_what_its_pods_refer_to(world):
+    volumes = [{"name": "v", "projected": {"sources": [{"configMap": {"name": "settings"}}]}}]
+    world.put("", "pods", pod(volumes=volumes, resourceClaims=[{"name": "g", "resourceClaimName": "gpu"}]))
+    world.put("", "pods", pod("q", node="n2", resourceClaims=[{"name": "g", "resourceClaimName": "theirs"}]))
+    for target, name in (
+        (f"{RESOURCE}:resourceclaims", "gpu"),
+        ("configmaps", "settings"),
+        ("serviceaccounts", "builder"),
+    ):
+        assert world.can(NODE, "get", target, "default", name)
+        assert not world.can(NODE, "get", target, "other", name)
+    assert not world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "theirs")
+    assert not world.can(NODE, "list", f"{RESOURCE}:resourceclaims", "default")
+    assert not world.can(NODE, "update", f"{RESOURCE}:resourceclaims", "default", "gpu")
+    assert world.can(NODE, "create", "serviceaccounts/token", "default", "builder")
+    assert not world.can(NODE, "create", "serviceaccounts/token", "default", "other")
+    world.remove("", "pods", "default", "p")
+    assert not world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "gpu")
+
+
+def test_claims_made_from_templates_are_found_through_the_pod_status(world):
+    made = pod()
+    world.put("", "pods", made)
+    assert not world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "p-gpu-x")
+    status = {
+        "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "p-gpu-x"}, {"name": "none"}],
+        "extendedResourceClaimStatus": {"resourceClaimName": "p-extended"},
+    }
+    world.put("", "pods", made | {"status": status})
+    assert world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "p-gpu-x")
+    assert world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "p-extended")
+
+
+def test_a_node_touches_only_its_own_slices(world):
+    world.put(RESOURCE, "resourceslices", {"metadata": {"name": "mine"}, "spec": {"nodeName": "n1"}})
+    world.put(RESOURCE, "resourceslices", {"metadata": {"name": "theirs"}, "spec": {"nodeName": "n2"}})
+    slices = f"{RESOURCE}:resourceslices"
+    for verb in ("get", "update", "patch", "delete"):
+        assert world.can(NODE, verb, slices, name="mine")
+        assert not world.can(NODE, verb, slices, name="theirs")
+        assert not world.can(NODE, verb, slices, name="absent")
+    for verb in ("list", "watch", "deletecollection"):
+        assert world.can(NODE, verb, slices, selector=[("spec.nodeName", "=", "n1")])
+        assert not world.can(NODE, verb, slices, selector=[("spec.nodeName", "=", "n2")])
+        assert not world.can(NODE, verb, slices, selector=[("spec.nodeName", "!=", "n1")])
+        assert not world.can(NODE, verb, slices)
+    assert world.can(NODE, "create", slices)
+
+
+def test_a_node_sees_its_own_node_pods_and_lease(world):
+    world.put("", "pods", pod())
+    world.put("", "pods", pod("q", node="n2"))
+    assert world.can(NODE, "get", "nodes", name="n1")
+    assert not world.can(NODE, "get", "nodes", name="n2")
+    assert not world.can(NODE, "list", "nodes")
+    assert world.can(NODE, "patch", "nodes/status", name="n1")
+    assert not world.can(NODE, "delete", "nodes", name="n1")
+    assert world.can(NODE, "get", "pods", "default", "p")
+    assert not world.can(NODE, "get", "pods", "default", "q")
+    assert world.can(NODE, "list", "pods", selector=[("spec.nodeName", "=", "n1")])
+    assert not world.can(NODE, "list", "pods")
+    assert world.can(NODE, "update", "coordination.k8s.io:leases", "kube-node-lease", "n1")
+    assert not world.can(NODE, "update", "coordination.k8s.io:leases", "kube-node-lease", "n2")
+    assert not world.can(NODE, "update", "coordination.k8s.io:leases", "default", "n1")
+    assert world.can(NODE, "create", "events", "default")
+    assert not world.can(NODE, "get", "secrets", "default", "any")
+
+
+def test_a_refused_node_is_told_why(world):
+    asked = Attributes(NODE, "get", RESOURCE, "resourceslices", name="theirs")
+    assert (
+        world.authorizer.authorize(asked).reason == "no relationship found between node 'n1' and this object"
+    )
+    assert "field selector" in world.authorizer.authorize(Attributes(NODE, "list", "", "pods")).reason
+
+
+# --- status of claims ---------------------------------------------------------------------------
+
+NODE_NAME = "authentication.kubernetes.io/node-name"
+DRIVER_USER = User("system:serviceaccount:d:gpu", extra={NODE_NAME: ("n1",)})
+
+
+def allocation(*nodes):
+    requirement = {"key": "metadata.name", "operator": "In", "values": list(nodes)}
+    return {"nodeSelector": {"nodeSelectorTerms": [{"matchFields": [requirement]}]}}
+
+
+def device(driver, **rest):
+    return {"driver": driver, "pool": "p", "device": "d", **rest}
+
+
+def status_attributes(user, verb="update"):
+    return Attributes(user, verb, RESOURCE, "resourceclaims", "status", "default", "claim")
+
+
+def test_allocation_and_reservation_need_the_right_to_bind(world):
+    new = {"allocation": allocation("n1")}
+    assert world.authorizer.check_claim_status(status_attributes(SCHEDULER), new, {}) == []
+    (complaint,) = world.authorizer.check_claim_status(status_attributes(DRIVER_USER), new, {})
+    assert complaint.cause()["reason"] == "FieldValueForbidden"
+    assert 'resource="resourceclaims/binding", verb="update"' in complaint.message()
+    assert world.authorizer.check_claim_status(status_attributes(DRIVER_USER), {"reservedFor": []}, {}) == []
+
+
+def test_a_driver_writes_its_own_devices_on_its_own_node(world):
+    role = rbac_bootstrap.driver_role("gpu.example")
+    world.put(GROUP, "clusterroles", role)
+    world.bind("dray:driver:gpu.example", {"kind": "ServiceAccount", "namespace": "d", "name": "gpu"})
+    check = world.authorizer.check_claim_status
+    old = {"allocation": allocation("n1")}
+    own = old | {"devices": [device("gpu.example")]}
+    assert check(status_attributes(DRIVER_USER), own, old) == []
+    assert check(status_attributes(DRIVER_USER, "patch"), old, own) == [], "removing is writing too"
+    foreign = old | {"devices": [device("gpu.example"), device("nic.example")]}
+    (complaint,) = check(status_attributes(DRIVER_USER), foreign, own)
+    assert 'verb="[associated-node:update arbitrary-node:update]"' in complaint.message()
+    elsewhere = {"allocation": allocation("n2")}
+    (complaint,) = check(
+        status_attributes(DRIVER_USER), elsewhere | {"devices": [device("gpu.example")]}, elsewhere
+    )
+    assert 'verb="[arbitrary-node:update]"' in complaint.message()
+    both = {"allocation": allocation("n1", "n2")}
+    assert check(status_attributes(DRIVER_USER), both | {"devices": [device("gpu.example")]}, both)
+
+
+def test_a_driver_for_arbitrary_nodes_needs_no_node(world):
+    world.put(GROUP, "clusterroles", rbac_bootstrap.driver_role("net.example", arbitrary_nodes=True))
+    world.bind("dray:driver:net.example", ANN_SUBJECT)
+    old = {"allocation": allocation("n9")}
+    assert (
+        world.authorizer.check_claim_status(
+            status_attributes(ANN), old | {"devices": [device("net.example")]}, old
+        )
+        == []
+    )
+
+
+# --- escalation ---------------------------------------------------------------------------------
+
+
+def role(*rules, name="r", **more):
+    return {"metadata": {"name": name}, "rules": list(rules), **more}
+
+
+READ_SECRETS = {"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"]}
+READ_PODS = {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}
+
+
+def test_nobody_grants_what_they_lack(world):
+    check = world.authorizer.check_escalation
+    world.bind("admin", ANN_SUBJECT, "default")
+    check(ANN, "roles", "default", role(READ_PODS), None)
+    check(ADMIN, "clusterroles", "", role({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}), None)
+    with pytest.raises(ApiError) as caught:
+        check(ANN, "roles", "other", role(READ_SECRETS), None)
+    assert caught.value.code == 403
+    assert caught.value.message.endswith(
+        "is attempting to grant RBAC permissions not currently held:\n"
+        '{APIGroups:[""], Resources:["secrets"], Verbs:["get"]}'
+    )
+    with pytest.raises(ApiError, match="aggregationRule"):
+        check(
+            ANN,
+            "clusterroles",
+            "",
+            role(aggregationRule={"clusterRoleSelectors": [{"matchLabels": {}}]}),
+            None,
+        )
+
+
+def test_nobody_binds_what_they_lack_without_the_verb_bind(world):
+    world.bind("admin", ANN_SUBJECT, "default")
+
+    def binding(name):
+        return {
+            "metadata": {"name": "b"},
+            "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": name},
+        }
+
+    world.authorizer.check_escalation(ANN, "rolebindings", "default", binding("view"), None)
+    with pytest.raises(ApiError, match="not currently held"):
+        world.authorizer.check_escalation(ANN, "rolebindings", "default", binding("cluster-admin"), None)
+    with pytest.raises(ApiError) as caught:
+        world.authorizer.check_escalation(ANN, "rolebindings", "default", binding("absent"), None)
+    assert caught.value.code == 404
+    right = {
+        "verbs": ["bind"],
+        "apiGroups": [GROUP],
+        "resources": ["clusterroles"],
+        "resourceNames": ["cluster-admin"],
+    }
+    world.put(GROUP, "clusterroles", role(right, name="binder"))
+    world.bind("binder", ANN_SUBJECT, name="binder")
+    world.authorizer.check_escalation(ANN, "rolebindings", "default", binding("cluster-admin"), None)
+
+
+def test_the_verb_escalate_and_unchanged_rules_pass(world):
+    old = role(READ_SECRETS)
+    touched = old | {"metadata": {"name": "r", "finalizers": ["x/y"]}}
+    world.authorizer.check_escalation(ANN, "clusterroles", "", touched, old)
+    with pytest.raises(ApiError):
+        world.authorizer.check_escalation(ANN, "clusterroles", "", role(READ_SECRETS, READ_PODS), old)
+    right = {"verbs": ["escalate"], "apiGroups": [GROUP], "resources": ["clusterroles"]}
+    world.put(GROUP, "clusterroles", role(right, name="escalator"))
+    world.bind("escalator", ANN_SUBJECT)
+    world.authorizer.check_escalation(ANN, "clusterroles", "", role(READ_SECRETS, READ_PODS), old)
+
+
+# --- reviews and impersonation --------------------------------------------------------------------
+
+
+def ask(**attributes):
+    return {"spec": {"resourceAttributes": attributes}}
+
+
+def test_access_reviews_answer_for_oneself_and_for_others(world):
+    world.bind("view", ANN_SUBJECT, "default")
+    own = reviews.self_subject_access_review(
+        world.authorizer, ANN, ask(verb="get", resource="pods", namespace="default")
+    )
+    assert own["status"]["allowed"] is True
+    assert own["status"]["reason"].startswith(
+        'RBAC: allowed by RoleBinding "test/default" of ClusterRole "view" to User'
+    )
+    question = ask(verb="get", resource="secrets", namespace="default")
+    question["spec"]["user"] = "ann"
+    assert reviews.subject_access_review(world.authorizer, question)["status"] == {"allowed": False}
+    assert reviews.local_subject_access_review(world.authorizer, "default", question)["status"] == {
+        "allowed": False
+    }
+    admin = reviews.self_subject_access_review(world.authorizer, ADMIN, ask(verb="*", resource="*"))
+    assert admin["status"] == {"allowed": True}
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda a: reviews.self_subject_access_review(a, ANN, {"spec": {}}), "spec"),
+        (lambda a: reviews.subject_access_review(a, ask(verb="get", resource="pods")), "spec.user"),
+        (
+            lambda a: reviews.local_subject_access_review(
+                a,
+                "here",
+                {"spec": {"user": "x", "resourceAttributes": {"verb": "get", "namespace": "there"}}},
+            ),
+            "spec.resourceAttributes.namespace",
+        ),
+    ],
+)
+def test_incomplete_questions_are_invalid(world, call, field):
+    with pytest.raises(ApiError) as caught:
+        call(world.authorizer)
+    assert caught.value.code == 422
+    assert [cause["field"] for cause in caught.value.details["causes"]] == [field]
+
+
+def test_rules_reviews_list_rights(world):
+    world.bind("view", ANN_SUBJECT, "default")
+    answer = reviews.self_subject_rules_review(world.authorizer, ANN, {"spec": {"namespace": "default"}})
+    assert any("pods" in rule["resources"] for rule in answer["status"]["resourceRules"])
+    assert any("/apis" in rule["nonResourceURLs"] for rule in answer["status"]["nonResourceRules"])
+    everything = reviews.self_subject_rules_review(
+        world.authorizer, ADMIN, {"spec": {"namespace": "default"}}
+    )
+    assert everything["status"]["resourceRules"][0]["resources"] == ["*"]
+    assert reviews.self_subject_rules_review(world.authorizer, NODE, {"spec": {"namespace": "x"}})["status"][
+        "incomplete"
+    ]
+
+
+def test_token_reviews_know_good_and_bad_tokens():
+    authenticator = Authenticator(lambda: None, parse_token_file('good,ann,7,"dev"'))
+    good = reviews.token_review(authenticator, {"spec": {"token": "good"}})
+    assert good["status"]["user"] == {
+        "username": "ann",
+        "uid": "7",
+        "groups": ["dev", "system:authenticated"],
+    }
+    bad = reviews.token_review(authenticator, {"spec": {"token": "bad"}})
+    assert "authenticated" not in bad["status"]
+    assert bad["status"]["error"] == "invalid bearer token"
+    with pytest.raises(ApiError, match="token is required"):
+        reviews.token_review(authenticator, {})
+
+
+def test_who_am_i_tells_name_groups_and_extra():
+    answer = reviews.self_subject_review(DRIVER_USER, {}, "2026-11-16T12:00:00Z")
+    assert answer["status"]["userInfo"]["username"] == "system:serviceaccount:d:gpu"
+    assert answer["status"]["userInfo"]["extra"] == {NODE_NAME: ["n1"]}
+
+
+def test_impersonation_needs_the_right_for_every_part(world):
+    def acting(sender, **headers):
+        named = {f"impersonate-{key.replace('_', '-')}": value for key, value in headers.items()}
+        return reviews.impersonated(Request("GET", "/", headers=named), sender, world.authorizer)
+
+    assert acting(ANN) is ANN
+    bob = acting(ADMIN, user="bob", group="dev, ops", extra_team="a", uid="9")
+    assert (bob.name, bob.groups, bob.extra, bob.uid) == (
+        "bob",
+        ("dev", "ops", "system:authenticated"),
+        {"team": ("a",)},
+        "9",
+    )
+    robot = acting(ADMIN, user="system:serviceaccount:d:gpu")
+    assert robot.groups == ("system:serviceaccounts", "system:serviceaccounts:d", "system:authenticated")
+    assert acting(ADMIN, user="system:anonymous").groups == ("system:unauthenticated",)
+    with pytest.raises(ApiError) as caught:
+        acting(ANN, user="bob")
+    assert 'cannot impersonate resource "users" in API group "" at the cluster scope' in caught.value.message
+    with pytest.raises(ApiError) as caught:
+        acting(ADMIN, group="dev")
+    assert caught.value.code == 400
