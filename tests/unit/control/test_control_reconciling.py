@@ -1,0 +1,74 @@
+"""The queue and the loop that every controller stands on."""
+
+import asyncio
+
+import pytest
+
+from dray.client import Conflict
+from dray.client.errors import Status
+from dray.control.reconciling import Caches, Controller, KeyQueue
+
+
+async def test_a_key_is_handed_out_once_however_often_it_was_added():
+    queue = KeyQueue()
+    for _ in range(3):
+        queue.add("a")
+    queue.add("b")
+    assert [await queue.take(), await queue.take()] == ["a", "b"]
+    assert len(queue) == 2
+
+
+async def test_an_add_during_work_leads_to_another_look():
+    queue = KeyQueue()
+    queue.add("a")
+    key = await queue.take()
+    queue.add("a")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(queue.take(), 0.05)  # never two workers on one key
+    queue.done(key)
+    assert await asyncio.wait_for(queue.take(), 1) == "a"
+
+
+async def test_an_earlier_date_wins_over_a_later_one():
+    queue = KeyQueue()
+    queue.add("a", 60)
+    queue.add("a", 0)
+    assert await asyncio.wait_for(queue.take(), 1) == "a"
+    queue.done("a")
+    assert len(queue) == 0
+
+
+async def test_a_later_date_does_not_postpone():
+    queue = KeyQueue()
+    queue.add("a", 0.02)
+    queue.add("a", 60)
+    assert await asyncio.wait_for(queue.take(), 1) == "a"
+
+
+class Flaky(Controller):
+    name = "flaky"
+    workers = 1
+
+    def __init__(self, failures):
+        super().__init__(Caches(client=None))
+        self.failures = list(failures)
+        self.looks = 0
+
+    def watch(self):
+        pass
+
+    async def reconcile(self, key):
+        self.looks += 1
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+async def test_a_failed_step_is_tried_again_and_a_bug_does_not_stop_the_loop():
+    controller = Flaky([ValueError("bug"), Conflict(409, Status(), "PUT x")])
+    working = asyncio.create_task(controller.run())
+    controller.enqueue("a")
+    async with asyncio.timeout(5):
+        while controller.looks < 3:
+            await asyncio.sleep(0.01)
+    working.cancel()
+    assert controller.looks == 3

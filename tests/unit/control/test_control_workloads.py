@@ -1,0 +1,203 @@
+"""Rollouts never exceed their surge nor undercut what must be available; quotas and pools are counted right."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dray.api.core import Pod
+from dray.api.meta import ObjectMeta
+from dray.api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dray.control.accounting import claim_charges, pool_status, usage_of
+from dray.control.jobs import next_index
+from dray.control.pods import Expectations, removal_order, selects, template_hash
+from dray.control.suite import UnknownController, chosen_controllers
+from dray.control.workloads import (
+    DeploymentStrategy,
+    ReplicaSet,
+    ReplicaSetSpec,
+    ReplicaSetStatus,
+    RollingUpdate,
+    plan_rollout,
+    resolve_amount,
+)
+
+
+def replica_set(name, replicas, available):
+    return ReplicaSet(
+        metadata=ObjectMeta(name=name),
+        spec=ReplicaSetSpec(replicas=replicas),
+        status=ReplicaSetStatus(replicas=replicas, available_replicas=min(replicas, available)),
+    )
+
+
+@given(
+    wanted=st.integers(1, 12),
+    new=st.tuples(st.integers(0, 12), st.integers(0, 12)),
+    old=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=3),
+    surge=st.sampled_from([0, 1, "25%", "50%"]),
+    unavailable=st.sampled_from([0, 1, "25%", "100%"]),
+)
+def test_a_rollout_step_keeps_its_promises(wanted, new, old, surge, unavailable):
+    strategy = DeploymentStrategy(rolling_update=RollingUpdate(max_surge=surge, max_unavailable=unavailable))
+    current = replica_set("new", *new)
+    others = [replica_set(f"old-{index}", *sizes) for index, sizes in enumerate(old)]
+    steps = plan_rollout(wanted, current, others, strategy)
+    before = {found.metadata.name: found.spec.replicas for found in (current, *others)}
+    after = before | steps
+    most = wanted + resolve_amount(surge, wanted, round_up=True)
+    assert sum(after.values()) <= max(most, sum(before.values()))
+    floor = wanted - max(resolve_amount(unavailable, wanted, round_up=False), 1 if surge == 0 else 0)
+    healthy = sum(found.status.available_replicas for found in (current, *others))
+    left = sum(min(found.status.available_replicas, after[found.metadata.name]) for found in others)
+    left += min(current.status.available_replicas, after["new"])
+    # A new set larger than wanted shrinks to what is wanted; otherwise nothing available is given away below the floor.
+    if new[0] <= wanted:
+        assert left >= min(floor, healthy)
+
+
+def test_a_rollout_ends_with_only_the_new_set():
+    current, old = replica_set("new", 0, 0), replica_set("old", 4, 4)
+    for _ in range(20):
+        steps = plan_rollout(4, current, [old], DeploymentStrategy())
+        if not steps:
+            break
+        current = replica_set("new", steps.get("new", current.spec.replicas), 99)
+        old = replica_set("old", steps.get("old", old.spec.replicas), 99)
+    assert (current.spec.replicas, old.spec.replicas) == (4, 0)
+
+
+def test_recreate_waits_until_the_old_pods_are_gone():
+    recreate = DeploymentStrategy(type="Recreate")
+    assert plan_rollout(3, replica_set("new", 0, 0), [replica_set("old", 2, 2)], recreate) == {"old": 0}
+    assert plan_rollout(3, replica_set("new", 0, 0), [replica_set("old", 0, 0)], recreate) == {"new": 3}
+
+
+def test_pods_that_serve_least_are_removed_first():
+    def pod(name, **status):
+        node = status.pop("node", "n")
+        return msgspec.convert(
+            {"metadata": {"name": name}, "spec": {"nodeName": node}, "status": status}, Pod
+        )
+
+    ready = pod("ready", phase="Running", conditions=[{"type": "Ready", "status": "True"}])
+    order = removal_order(
+        [ready, pod("running", phase="Running"), pod("unscheduled", phase="Pending", node="")]
+    )
+    assert [found.metadata.name for found in order] == ["unscheduled", "running", "ready"]
+
+
+def test_a_controller_waits_until_it_has_seen_its_own_writes():
+    expectations = Expectations()
+    expectations.expect("owner", "made:a")
+    assert not expectations.settle("owner", {})
+    assert expectations.settle("owner", {"a": True})
+    expectations.expect("owner", "gone:a")
+    assert not expectations.settle("owner", {"a": True})
+    assert expectations.settle("owner", {"a": False})
+
+
+def test_the_lowest_free_index_is_next():
+    def pod(index, phase):
+        annotations = {"batch.kubernetes.io/job-completion-index": str(index)}
+        return msgspec.convert({"metadata": {"annotations": annotations}, "status": {"phase": phase}}, Pod)
+
+    assert next_index([pod(0, "Succeeded"), pod(1, "Failed"), pod(2, "Running")], 4) == 1
+    assert next_index([pod(0, "Succeeded")], 1) is None
+
+
+def test_equal_templates_have_equal_hashes_whatever_their_order():
+    assert template_hash({"a": 1, "b": 2}) == template_hash({"b": 2, "a": 1}) != template_hash({"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("requirement", "matches"),
+    [
+        ({"key": "a", "operator": "In", "values": ["1"]}, True),
+        ({"key": "a", "operator": "NotIn", "values": ["1"]}, False),
+        ({"key": "b", "operator": "NotIn", "values": ["1"]}, True),
+        ({"key": "a", "operator": "Exists"}, True),
+        ({"key": "a", "operator": "DoesNotExist"}, False),
+    ],
+)
+def test_label_selectors(requirement, matches):
+    from dray.api.meta import LabelSelector
+
+    selector = msgspec.convert({"matchExpressions": [requirement]}, LabelSelector)
+    assert selects(selector, {"a": "1"}) is matches
+    assert not selects(None, {"a": "1"})
+
+
+CLASSES = {"gpu": msgspec.convert({"spec": {"extendedResourceName": "nvidia.com/gpu"}}, DeviceClass)}
+
+
+def claim(requests, results=()):
+    allocation = {"allocation": {"devices": {"results": list(results)}}} if results else {}
+    return msgspec.convert({"spec": {"devices": {"requests": requests}}, "status": allocation}, ResourceClaim)
+
+
+def test_a_claim_is_charged_for_its_worst_case():
+    exact = {"name": "a", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 2}}
+    everything = {"name": "b", "exactly": {"deviceClassName": "nic", "allocationMode": "All"}}
+    either = {
+        "name": "c",
+        "firstAvailable": [
+            {"name": "x", "deviceClassName": "gpu", "count": 1},
+            {"name": "y", "deviceClassName": "gpu", "count": 4},
+            {"name": "z", "deviceClassName": "nic", "count": 1},
+        ],
+    }
+    charges = claim_charges(claim([exact, everything, either]), CLASSES)
+    assert charges["count/resourceclaims.resource.k8s.io"] == 1
+    assert charges["gpu.deviceclass.resource.k8s.io/devices"] == 2 + 4
+    assert charges["nic.deviceclass.resource.k8s.io/devices"] == 32 + 1
+    assert charges["requests.nvidia.com/gpu"] == 6
+
+
+def pool_slices(devices, count=1):
+    spec = {
+        "driver": "d",
+        "nodeName": "n",
+        "pool": {"name": "p", "generation": 3, "resourceSliceCount": count},
+        "devices": devices,
+    }
+    return [msgspec.convert({"spec": spec}, ResourceSlice)]
+
+
+def test_a_pool_is_counted_with_its_shares():
+    devices = [
+        {"name": "free"},
+        {"name": "used"},
+        {"name": "tainted", "taints": [{"key": "k", "effect": "NoSchedule"}]},
+        {"name": "shared", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "10Gi"}}},
+    ]
+    results = [
+        {"driver": "d", "pool": "p", "device": "used"},
+        {"driver": "d", "pool": "p", "device": "free", "adminAccess": True},
+        {
+            "driver": "d",
+            "pool": "p",
+            "device": "shared",
+            "shareID": "s",
+            "consumedCapacity": {"memory": "4Gi"},
+        },
+    ]
+    status = pool_status("d", "p", pool_slices(devices), usage_of([claim([], results)]))
+    assert (status["totalDevices"], status["allocatedDevices"], status["unavailableDevices"]) == (4, 2, 1)
+    assert status["availableDevices"] == 1
+    assert status["nodeName"] == "n"
+    (memory,) = status["shareableSummary"]["capacity"]
+    assert memory == {"name": "memory", "total": "10Gi", "consumed": "4Gi", "available": "6Gi"}
+    assert status["shareableSummary"]["partiallyAvailableDevices"] == 1
+
+
+def test_an_incomplete_pool_says_so():
+    status = pool_status("d", "p", pool_slices([{"name": "a"}], count=2), usage_of([]))
+    assert "1 of 2 slices" in status["validationError"]
+
+
+def test_controllers_are_chosen_as_with_kube_controller_manager():
+    assert "jobs" not in chosen_controllers(["*", "-jobs"])
+    assert chosen_controllers(["claims"]) == ["claims"]
+    with pytest.raises(UnknownController, match="there are: claims"):
+        chosen_controllers(["clams"])
