@@ -164,11 +164,13 @@ class Authorizer:
             if not decision.allowed:
                 complaints.append(
                     forbidden_field(
-                        "status",
+                        "status.allocation",
                         'changing status.allocation or status.reservedFor requires resource="resourceclaims/binding", '
                         f'verb="{attributes.verb}" permission: {refusal(asked, decision.reason).message}',
                     )
                 )
+        if not new.get("allocation"):
+            return complaints  # the server itself drops the devices of a claim without allocation
         verbs = [f"arbitrary-node:{attributes.verb}"]
         if _acts_on_its_own_node(attributes.user, new.get("allocation")):
             verbs.insert(0, f"associated-node:{attributes.verb}")
@@ -179,7 +181,7 @@ class Authorizer:
                 why = refusal(questions[0], decisions[0].reason).message
                 complaints.append(
                     forbidden_field(
-                        "status",
+                        "status.devices",
                         'changing status.devices requires resource="resourceclaims/driver", '
                         f'verb="[{" ".join(verbs)}]" permission: {why}',
                     )
