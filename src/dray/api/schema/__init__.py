@@ -13,7 +13,7 @@ JSON object means. One line is one field:
       NAME: TYPE #NUMBER FLAGS -- DESCRIPTION
 
   TYPE   string bool int32 int64 float64 bytes quantity time microtime duration
-         intorstring raw, a struct of the version (`Counter`), of another file's v1
+         intorstring any raw, a struct of the version (`Counter`), of another file's v1
          (`core.NodeSelector`) or of another version (`scheduling/v1alpha3.X`),
          a list `[T]`, a map `{T}`; `*T`: absent and zero differ
   #2.1   protobuf number; with a dot: field 1 of the message inlined as field 2

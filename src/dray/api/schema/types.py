@@ -28,7 +28,8 @@ SCALARS: Final = (
     "microtime",  # RFC 3339, microseconds
     "duration",  # text such as 1h30m
     "intorstring",
-    "raw",  # any JSON, kept as it is
+    "any",  # any JSON
+    "raw",  # any JSON, kept byte by byte (see dray.api.raw_json)
 )
 
 

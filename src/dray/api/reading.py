@@ -1,0 +1,283 @@
+"""Make sense of a parsed body: check it against a schema and put it in canonical form.
+
+Kubernetes decodes a body into Go structs and encodes those again for storage and for
+answers. Much of what clients see follows from that, and this module reproduces it on
+plain dicts: fields nobody knows vanish (and are reported), null means absent, empty
+values are left out, a few fields are written although they are zero, quantities and
+times come out canonical, raw JSON stays as it was.
+
+Theory of operation: one walk over value and schema side by side. What is merely
+suspicious (unknown and duplicate fields) is collected with its path; what has the
+wrong type ends the walk with a `DecodeError` in Go's words.
+
+Invariant (tests/unit/api/test_api_codec.py): reading what was read changes nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Any, Final
+
+from dray.api.parsing import Duplicates, ExactFloat
+from dray.api.quantity import QuantityError, canonical_quantity
+from dray.api.raw_json import RawJson
+from dray.api.schema.types import LIST, MAP, STRUCT, Field, Type
+from dray.api.times import TimeError, canonical_microtime, canonical_time
+
+__all__ = ["DecodeError", "Json", "read", "zero_of"]
+
+Json = Any
+_INT_RANGE: Final = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
+_TYPE_META: Final = ("kind", "apiVersion")
+
+
+class DecodeError(ValueError):
+    """A value has a type that its field cannot hold; the message is worded as Go words it."""
+
+
+def read(schema: Type, value: Json) -> tuple[dict[str, Json], list[str]]:
+    """Return the canonical object and the complaints about unknown and duplicate fields.
+
+    The input is left alone; the result shares no dict or list with it. Raises
+    DecodeError if something has the wrong type.
+    """
+    reader = _Reader()
+    try:
+        obj = reader.struct(schema, {} if value is None else value)
+    except RecursionError:
+        raise DecodeError("exceeded max depth") from None
+    return obj, reader.complaints
+
+
+def zero_of(schema: Type) -> Json:
+    """Return what Go writes for a value that nobody set."""
+    if schema.kind == STRUCT:
+        return _Reader().struct(schema, {})
+    return _ZERO.get(schema.kind)
+
+
+_ZERO: Final[dict[str, Json]] = {
+    "string": "",
+    "bool": False,
+    "int32": 0,
+    "int64": 0,
+    "float64": 0,
+    "quantity": "0",
+    "intorstring": 0,
+    "duration": "0s",
+}  # others are null
+
+
+class _Reader:
+    """One walk."""
+
+    def __init__(self) -> None:
+        self.complaints: list[str] = []
+        self._path: list[str] = []  # such as ["spec", ".devices", "[0]"]
+        self._owner = ""  # the innermost struct, for messages
+
+    def struct(self, schema: Type, value: Json) -> dict[str, Json]:
+        if not isinstance(value, dict):
+            raise self._mismatch(schema, value)
+        if type(value) is Duplicates:
+            for name in value.names:
+                self.complaints.append(f'duplicate field "{self._name(name)}"')
+        outer, self._owner = self._owner, schema.name
+        fields = schema.fields
+        result: dict[str, Json] = {}
+        for name, item in value.items():
+            field = fields.get(name)
+            if field is None:
+                self._type_meta_or_unknown(schema, name, item, result)
+            elif item is not None:
+                self._set(result, field, item)
+        for field in fields.values():
+            if field.always and field.name not in result:
+                result[field.name] = None if field.pointer else zero_of(field.type)
+        self._owner = outer
+        return result
+
+    def _type_meta_or_unknown(self, schema: Type, name: str, item: Json, result: dict[str, Json]) -> None:
+        if not schema.has_type_meta or name not in _TYPE_META:
+            self.complaints.append(f'unknown field "{self._name(name)}"')
+        elif item is not None:
+            if not isinstance(item, str):
+                raise DecodeError(
+                    f"json: cannot unmarshal {_json_kind(item)} into Go struct field TypeMeta.{name} of type string"
+                )
+            result[name] = item
+
+    def _set(self, result: dict[str, Json], field: Field, item: Json) -> None:
+        schema = field.type
+        self._path.append("." + field.name)
+        if schema.kind in _CONTAINERS:
+            read_item = self._container(schema, item)
+            if not field.pointer and not read_item and schema.kind != STRUCT:
+                # An empty list or map is stored like none at all.
+                self._path.pop()
+                if field.always:
+                    result[field.name] = None
+                return
+            if (
+                schema.kind == STRUCT
+                and not field.pointer
+                and not field.always
+                and read_item == zero_of(schema)
+            ):
+                self._path.pop()
+                return
+        else:
+            read_item = self.scalar(schema, item)
+            if (
+                not field.pointer
+                and not field.always
+                and not read_item
+                and not isinstance(read_item, RawJson)
+            ):
+                self._path.pop()
+                return
+        self._path.pop()
+        result[field.name] = read_item
+
+    def _container(self, schema: Type, value: Json) -> Json:
+        if schema.kind == STRUCT:
+            return self.struct(schema, value)
+        if schema.kind == LIST:
+            return self._list(schema, value)
+        return self._map(schema, value)
+
+    def _list(self, schema: Type, value: Json) -> list[Json]:
+        if not isinstance(value, list):
+            raise self._mismatch(schema, value)
+        element = schema.element
+        assert element is not None
+        if element.kind not in _CONTAINERS:
+            return [zero_of(element) if item is None else self.scalar(element, item) for item in value]
+        result = []
+        for index, item in enumerate(value):
+            self._path.append(f"[{index}]")
+            result.append(zero_of(element) if item is None else self._container(element, item))
+            self._path.pop()
+        return result
+
+    def _map(self, schema: Type, value: Json) -> dict[str, Json]:
+        if not isinstance(value, dict):
+            raise self._mismatch(schema, value)
+        element = schema.element
+        assert element is not None
+        if type(value) is Duplicates:
+            for name in value.names:
+                self.complaints.append(f'duplicate field "{self._name(name)}"')
+        result = {}
+        for key, item in value.items():
+            if item is None:
+                result[key] = zero_of(element)
+            elif element.kind not in _CONTAINERS:
+                result[key] = self.scalar(element, item)
+            else:
+                self._path.append("." + key)
+                result[key] = self._container(element, item)
+                self._path.pop()
+        return result
+
+    def scalar(self, schema: Type, value: Json) -> Json:
+        kind = schema.kind
+        # The common cases first: they are most of every object.
+        if kind == "string":
+            if isinstance(value, str):
+                return value
+        elif kind in _INT_RANGE:
+            if type(value) is int:
+                low, high = _INT_RANGE[kind]
+                if low <= value <= high:
+                    return value
+        elif kind == "bool":
+            if isinstance(value, bool):
+                return value
+        else:
+            return self._special(schema, value)
+        raise self._mismatch(schema, value)
+
+    def _special(self, schema: Type, value: Json) -> Json:
+        kind = schema.kind
+        if kind == "any":
+            return value
+        if kind == "raw":
+            return value if isinstance(value, RawJson) else RawJson.of(value)
+        if kind == "float64" and isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+        if kind == "intorstring" and (isinstance(value, str) or (type(value) is int and abs(value) < 2**31)):
+            return value
+        parser = _TEXT_PARSERS.get(kind)
+        if parser is None or isinstance(value, bool | dict | list):
+            raise self._mismatch(schema, value)
+        if kind != "quantity" and not isinstance(value, str):
+            raise self._mismatch(schema, value)
+        try:
+            return parser(value)
+        except (QuantityError, TimeError, binascii.Error) as error:
+            raise DecodeError(str(error)) from None
+
+    def _name(self, name: str) -> str:
+        return "".join((*self._path, ".", name)).removeprefix(".")
+
+    def _mismatch(self, schema: Type, value: Json) -> DecodeError:
+        place = "".join(part for part in self._path if part[0] == ".").removeprefix(".")
+        into = f"Go struct field {self._owner}.{place}" if place else "Go value"
+        return DecodeError(
+            f"json: cannot unmarshal {_json_kind(value, schema)} into {into} of type {_go_type(schema)}"
+        )
+
+
+def _quantity(value: Json) -> str:
+    return canonical_quantity(value.text if isinstance(value, ExactFloat) else value)
+
+
+def _bytes(value: str) -> str:
+    text = value.replace("\r", "").replace("\n", "")
+    base64.b64decode(text, validate=True)
+    return text
+
+
+def _duration(value: str) -> str:
+    return value
+
+
+_TEXT_PARSERS: Final[dict[str, Callable[[Any], str | None]]] = {
+    "quantity": _quantity,
+    "time": canonical_time,
+    "microtime": canonical_microtime,
+    "bytes": _bytes,
+    "duration": _duration,
+}
+_CONTAINERS: Final = frozenset({STRUCT, LIST, MAP})
+
+
+def _json_kind(value: Json, schema: Type | None = None) -> str:
+    match value:
+        case bool():
+            return "bool"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case dict():
+            return "object"
+    if schema is not None and schema.kind in _INT_RANGE:
+        # Only here the number itself is at fault, and Go names it.
+        return f"number {value.text if isinstance(value, ExactFloat) else value}"
+    return "number"
+
+
+def _go_type(schema: Type) -> str:
+    if schema.kind == STRUCT:
+        return f"{schema.version}.{schema.name}"
+    if schema.kind == LIST:
+        assert schema.element is not None
+        return f"[]{_go_type(schema.element)}"
+    if schema.kind == MAP:
+        assert schema.element is not None
+        return f"map[string]{_go_type(schema.element)}"
+    return {"bytes": "[]uint8", "time": "v1.Time", "microtime": "v1.MicroTime"}.get(schema.kind, schema.kind)
