@@ -65,37 +65,41 @@ async def test_a_driver_introduces_itself(api, tmp_path):
 @pytest.mark.parametrize(("messages", "services"), VERSIONS)
 async def test_claims_are_prepared_and_unprepared_over_grpc(api, tmp_path, messages, services):
     uid = api.put(claim_path(), claim())["metadata"]["uid"]
-    async with serving_driver(Lamps(), api.client(), settings(tmp_path)):
-        async with grpc.aio.insecure_channel(f"unix:{tmp_path}/plugins/{DRIVER}/dra.sock") as channel:
-            stub = services.DRAPluginStub(channel)
-            wanted = [
-                messages.Claim(namespace="default", name="light", uid=uid),
-                messages.Claim(namespace="default", name="missing", uid="x"),
-            ]
-            answer = await stub.NodePrepareResources(messages.NodePrepareResourcesRequest(claims=wanted))
-            assert set(answer.claims) == {uid, "x"}
-            (device,) = answer.claims[uid].devices
-            assert (list(device.request_names), device.pool_name, device.device_name) == (
-                ["lamp"],
-                NODE,
-                "lamp-0",
-            )
-            assert list(device.cdi_device_ids) == [f"k8s.{DRIVER}/claim={uid}-lamp-0"]
-            assert "does not exist" in answer.claims["x"].error
-            undone = await stub.NodeUnprepareResources(messages.NodeUnprepareResourcesRequest(claims=wanted))
-            assert {key: outcome.error for key, outcome in undone.claims.items()} == {uid: "", "x": ""}
+    async with (
+        serving_driver(Lamps(), api.client(), settings(tmp_path)),
+        grpc.aio.insecure_channel(f"unix:{tmp_path}/plugins/{DRIVER}/dra.sock") as channel,
+    ):
+        stub = services.DRAPluginStub(channel)
+        wanted = [
+            messages.Claim(namespace="default", name="light", uid=uid),
+            messages.Claim(namespace="default", name="missing", uid="x"),
+        ]
+        answer = await stub.NodePrepareResources(messages.NodePrepareResourcesRequest(claims=wanted))
+        assert set(answer.claims) == {uid, "x"}
+        (device,) = answer.claims[uid].devices
+        assert (list(device.request_names), device.pool_name, device.device_name) == (
+            ["lamp"],
+            NODE,
+            "lamp-0",
+        )
+        assert list(device.cdi_device_ids) == [f"k8s.{DRIVER}/claim={uid}-lamp-0"]
+        assert "does not exist" in answer.claims["x"].error
+        undone = await stub.NodeUnprepareResources(messages.NodeUnprepareResourcesRequest(claims=wanted))
+        assert {key: outcome.error for key, outcome in undone.claims.items()} == {uid: "", "x": ""}
 
 
 async def test_a_crash_of_the_vendors_code_is_an_error_of_one_claim(api, tmp_path):
     driver = Lamps()
     driver.prepare = lambda claim: 1 / 0
     uid = api.put(claim_path(), claim())["metadata"]["uid"]
-    async with serving_driver(driver, api.client(), settings(tmp_path)):
-        async with grpc.aio.insecure_channel(f"unix:{tmp_path}/plugins/{DRIVER}/dra.sock") as channel:
-            wanted = [dra_v1_pb2.Claim(namespace="default", name="light", uid=uid)]
-            answer = await dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(
-                dra_v1_pb2.NodePrepareResourcesRequest(claims=wanted)
-            )
+    async with (
+        serving_driver(driver, api.client(), settings(tmp_path)),
+        grpc.aio.insecure_channel(f"unix:{tmp_path}/plugins/{DRIVER}/dra.sock") as channel,
+    ):
+        wanted = [dra_v1_pb2.Claim(namespace="default", name="light", uid=uid)]
+        answer = await dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(
+            dra_v1_pb2.NodePrepareResourcesRequest(claims=wanted)
+        )
     assert answer.claims[uid].error == "division by zero"
 
 
@@ -105,20 +109,22 @@ async def test_a_crash_of_the_vendors_code_is_an_error_of_one_claim(api, tmp_pat
 )
 async def test_health_is_streamed_in_full_on_every_change(api, tmp_path, messages, services):
     driver = WatchedLamps(n_devices=1)
-    async with serving_driver(driver, api.client(), settings(tmp_path)):
-        async with grpc.aio.insecure_channel(f"unix:{tmp_path}/plugins/{DRIVER}/dra.sock") as channel:
-            stream = services.DRAResourceHealthStub(channel).NodeWatchResources(
-                messages.NodeWatchResourcesRequest()
-            )
-            first = await stream.read()
-            assert [(d.device.pool_name, d.device.device_name, d.health) for d in first.devices] == [
-                (NODE, "lamp-0", 1)
-            ]
-            driver.reports.put_nowait([DeviceHealth(NODE, "lamp-0", UNHEALTHY, "é" * 600)])
-            second = await stream.read()
-            assert second.devices[0].health == 2
-            assert len(second.devices[0].message.encode()) <= 1024
-            stream.cancel()
+    async with (
+        serving_driver(driver, api.client(), settings(tmp_path)),
+        grpc.aio.insecure_channel(f"unix:{tmp_path}/plugins/{DRIVER}/dra.sock") as channel,
+    ):
+        stream = services.DRAResourceHealthStub(channel).NodeWatchResources(
+            messages.NodeWatchResourcesRequest()
+        )
+        first = await stream.read()
+        assert [(d.device.pool_name, d.device.device_name, d.health) for d in first.devices] == [
+            (NODE, "lamp-0", 1)
+        ]
+        driver.reports.put_nowait([DeviceHealth(NODE, "lamp-0", UNHEALTHY, "é" * 600)])
+        second = await stream.read()
+        assert second.devices[0].health == 2
+        assert len(second.devices[0].message.encode()) <= 1024
+        stream.cancel()
 
 
 async def test_slices_appear_follow_the_inventory_and_come_back_when_wiped(api, tmp_path):
@@ -210,17 +216,19 @@ async def test_slices_are_published_when_the_api_server_comes_back(api, tmp_path
 async def test_two_instances_serve_side_by_side_during_a_rolling_update(api, tmp_path):
     uid = api.put(claim_path(), claim())["metadata"]["uid"]
     old, new = Lamps(), Lamps()
-    async with serving_driver(old, api.client(), settings(tmp_path, instance="old")) as first:
-        async with serving_driver(new, api.client(), settings(tmp_path, instance="new")) as second:
-            names = sorted(path.name for path in (tmp_path / "plugins_registry").iterdir())
-            assert names == [f"{DRIVER}-new-reg.sock", f"{DRIVER}-old-reg.sock"]
-            from dray.driver.preparing import ClaimRef
+    async with (
+        serving_driver(old, api.client(), settings(tmp_path, instance="old")) as first,
+        serving_driver(new, api.client(), settings(tmp_path, instance="new")) as second,
+    ):
+        names = sorted(path.name for path in (tmp_path / "plugins_registry").iterdir())
+        assert names == [f"{DRIVER}-new-reg.sock", f"{DRIVER}-old-reg.sock"]
+        from dray.driver.preparing import ClaimRef
 
-            ref = ClaimRef("default", "light", uid)
-            answers = await asyncio.gather(first.preparer.prepare(ref), second.preparer.prepare(ref))
-            assert answers[0] == answers[1]
-            await second.preparer.unprepare(ref)
-            await first.preparer.unprepare(ref)
+        ref = ClaimRef("default", "light", uid)
+        answers = await asyncio.gather(first.preparer.prepare(ref), second.preparer.prepare(ref))
+        assert answers[0] == answers[1]
+        await second.preparer.unprepare(ref)
+        await first.preparer.unprepare(ref)
     calls = [call[0] for call in old.calls + new.calls]
     assert sorted(calls) == ["prepare", "unprepare"]  # each once, whoever did it
 

@@ -1,0 +1,316 @@
+"""The drivers on this node: found by their sockets, asked who they are, called.
+
+A driver registers by putting a socket into the registry directory and leaves by
+removing it. Several instances of one driver may be there (a rolling update); the
+one that registered last and is connected is used.
+
+The directory is looked at every 0.2 s, and only read when its mtime changed: that
+needs no kernel interface, works on every filesystem, and is far below the time a
+driver needs to start.
+
+When a driver is away (no instance, or none connected) for 30 s, nobody could
+prepare its devices, so its slices are deleted and the scheduler looks elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from dray.api.rpc import CALL_TIMEOUT_SECONDS, DRA_SERVICES, DRA_V1, HEALTH_SERVICES, HEALTH_V1, PLUGIN_TYPE
+from dray.api.rpc.generated import (
+    dra_v1_pb2,
+    dra_v1_pb2_grpc,
+    dra_v1beta1_pb2,
+    dra_v1beta1_pb2_grpc,
+    health_v1_pb2,
+    health_v1_pb2_grpc,
+    health_v1alpha1_pb2,
+    health_v1alpha1_pb2_grpc,
+    registration_v1_pb2,
+    registration_v1_pb2_grpc,
+)
+from dray.node.claims import ClaimFacts, HeldDevice
+
+log = logging.getLogger("dray.node")
+
+LOOK_SECONDS = 0.2
+WIPE_AFTER_SECONDS = 30.0
+_HANDSHAKE_SECONDS = 5.0
+
+
+class PluginError(Exception):
+    """A driver is not there, does not answer, or answers nonsense; the text names it."""
+
+
+@dataclass(slots=True)
+class Plugin:
+    """One instance of a driver."""
+
+    driver: str
+    socket: Path  # in the registry
+    endpoint: str
+    service: str  # v1.DRAPlugin or v1beta1.DRAPlugin
+    health_service: str | None
+    order: int  # of registration; the highest is the newest
+    channel: Any = None
+    is_connected: bool = True
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def prepare(self, claims: Sequence[ClaimFacts]) -> dict[str, list[HeldDevice] | str]:
+        """Call NodePrepareResources; per claim UID the devices, or the error's text."""
+        messages, stub = self._stub()
+        request = messages.NodePrepareResourcesRequest(claims=[_claim(messages, facts) for facts in claims])
+        answer = await self._call(stub.NodePrepareResources, request)
+        found: dict[str, list[HeldDevice] | str] = {}
+        for facts in claims:
+            if facts.uid not in answer.claims:
+                found[facts.uid] = f"driver {self.driver} did not answer for claim {facts.key}"
+                continue
+            outcome = answer.claims[facts.uid]
+            found[facts.uid] = outcome.error or [_held(device) for device in outcome.devices]
+        return found
+
+    async def unprepare(self, claims: Sequence[ClaimFacts]) -> dict[str, str]:
+        """Call NodeUnprepareResources; per claim UID the error's text, empty for success."""
+        messages, stub = self._stub()
+        request = messages.NodeUnprepareResourcesRequest(claims=[_claim(messages, facts) for facts in claims])
+        answer = await self._call(stub.NodeUnprepareResources, request)
+        return {
+            facts.uid: answer.claims[facts.uid].error
+            if facts.uid in answer.claims
+            else f"driver {self.driver} did not answer for claim {facts.key}"
+            for facts in claims
+        }
+
+    def _stub(self) -> tuple[Any, Any]:
+        if self.service == DRA_V1:
+            return dra_v1_pb2, dra_v1_pb2_grpc.DRAPluginStub(self.channel)
+        return dra_v1beta1_pb2, dra_v1beta1_pb2_grpc.DRAPluginStub(self.channel)
+
+    async def _call(self, method: Any, request: Any) -> Any:
+        try:
+            return await method(request, timeout=CALL_TIMEOUT_SECONDS)
+        except grpc.RpcError as error:
+            raise PluginError(f"driver {self.driver}: {error.code().name}: {error.details()}") from error
+
+    def watch_health(self) -> Any:
+        """Open the health stream; None when the driver has none."""
+        if self.health_service is None:
+            return None
+        if self.health_service == HEALTH_V1:
+            stub = health_v1_pb2_grpc.DRAResourceHealthStub(self.channel)
+            return stub.NodeWatchResources(health_v1_pb2.NodeWatchResourcesRequest())
+        stub = health_v1alpha1_pb2_grpc.DRAResourceHealthStub(self.channel)
+        return stub.NodeWatchResources(health_v1alpha1_pb2.NodeWatchResourcesRequest())
+
+
+def _claim(messages: Any, facts: ClaimFacts) -> Any:
+    return messages.Claim(namespace=facts.key.namespace, name=facts.key.name, uid=facts.uid)
+
+
+def _held(device: Any) -> HeldDevice:
+    has_share = "share_id" in device.DESCRIPTOR.fields_by_name and device.HasField("share_id")
+    return HeldDevice(
+        pool=device.pool_name,
+        device=device.device_name,
+        share_id=device.share_id if has_share else None,
+        requests=tuple(device.request_names),
+        cdi_device_ids=tuple(device.cdi_device_ids),
+    )
+
+
+def choose_service(supported: Sequence[str]) -> str:
+    """Return the first service of the plugin's list that we speak; raise PluginError if there is none."""
+    for service in supported:
+        if service in DRA_SERVICES:
+            return service
+    # Drivers from before 1.34 gave plain version numbers; they spoke v1beta1.
+    if supported and all(version[:1].isdigit() for version in supported):
+        return DRA_SERVICES[-1]
+    raise PluginError(
+        f"it offers {list(supported) or 'no services'}; this node speaks {', '.join(DRA_SERVICES)}"
+    )
+
+
+def choose_health_service(supported: Sequence[str]) -> str | None:
+    """Return the health service in our order of preference."""
+    return next((service for service in HEALTH_SERVICES if service in supported), None)
+
+
+class PluginRegistry:
+    """Follows the registry directory and keeps connections."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        on_away: Callable[[str], Awaitable[None]],  # a driver was away for too long
+        on_registered: Callable[[Plugin], None] = lambda _: None,
+        wipe_after_seconds: float = WIPE_AFTER_SECONDS,
+    ) -> None:
+        self.folder = folder
+        self._on_away = on_away
+        self._on_registered = on_registered
+        self._wipe_after = wipe_after_seconds
+        self._plugins: dict[Path, Plugin] = {}
+        self._inodes: dict[Path, int] = {}  # of the sockets: a new one under an old name is a new plugin
+        self._handshakes: dict[Path, asyncio.Task[None]] = {}
+        self._wipes: dict[str, asyncio.Task[None]] = {}
+        self._order = itertools.count(1)
+
+    def drivers(self) -> set[str]:
+        """Return the names of the registered drivers."""
+        return {plugin.driver for plugin in self._plugins.values()}
+
+    def find(self, driver: str) -> Plugin:
+        """Return the instance to call; raise PluginError when the driver is not registered."""
+        instances = [plugin for plugin in self._plugins.values() if plugin.driver == driver]
+        if not instances:
+            known = ", ".join(sorted(self.drivers())) or "none"
+            raise PluginError(f"DRA driver {driver} is not registered on this node (registered: {known})")
+        # A disconnected instance is better than none: the call may wake the connection up.
+        return max(instances, key=lambda plugin: (plugin.is_connected, plugin.order))
+
+    async def run(self) -> None:
+        """Follow the directory until cancelled."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        seen_mtime = -1
+        try:
+            while True:
+                mtime = self.folder.stat().st_mtime_ns
+                # Entries made in the same tick as our last look do not change the mtime; look again then.
+                if mtime != seen_mtime or self._handshakes:
+                    self._look()
+                    seen_mtime = mtime
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            await self._close()
+
+    def _look(self) -> None:
+        sockets = {entry: entry.stat().st_ino for entry in self.folder.glob("*.sock") if entry.is_socket()}
+        for path, inode in sockets.items():
+            known = self._plugins.get(path)
+            if known is not None and self._inodes.get(path) != inode:
+                self._deregister(path)  # the driver restarted under the same name
+                known = None
+            if known is None and path not in self._handshakes:
+                self._inodes[path] = inode
+                self._handshakes[path] = asyncio.create_task(self._register(path))
+        for path in [path for path in self._plugins if path not in sockets]:
+            self._deregister(path)
+
+    async def _register(self, path: Path) -> None:
+        pause = 0.1
+        try:
+            while path.exists():
+                try:
+                    await self._handshake(path)
+                    return
+                except PluginError as error:
+                    log.error("plugin %s refused: %s", path.name, error)
+                    return
+                except (grpc.RpcError, TimeoutError, OSError) as error:
+                    # The socket may be there before anybody listens, or be left by a dead process.
+                    code = error.code().name if isinstance(error, grpc.RpcError) else type(error).__name__
+                    log.debug("plugin %s does not answer (%s); again in %.1f s", path.name, code, pause)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 10.0)
+        finally:
+            self._handshakes.pop(path, None)
+
+    async def _handshake(self, path: Path) -> None:
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            stub = registration_v1_pb2_grpc.RegistrationStub(channel)
+            info = await stub.GetInfo(registration_v1_pb2.InfoRequest(), timeout=_HANDSHAKE_SECONDS)
+            try:
+                plugin = self._accept(path, info)
+            except PluginError as error:
+                refusal = registration_v1_pb2.RegistrationStatus(plugin_registered=False, error=str(error))
+                await stub.NotifyRegistrationStatus(refusal, timeout=_HANDSHAKE_SECONDS)
+                raise
+            plugin.channel = grpc.aio.insecure_channel(f"unix:{plugin.endpoint}", options=_CHANNEL_OPTIONS)
+            status = registration_v1_pb2.RegistrationStatus(plugin_registered=True)
+            await stub.NotifyRegistrationStatus(status, timeout=_HANDSHAKE_SECONDS)
+        self._plugins[path] = plugin
+        plugin.tasks.append(asyncio.create_task(self._follow_connection(plugin)))
+        self._judge(plugin.driver)
+        log.info("driver %s registered: %s, %s", plugin.driver, plugin.service, plugin.endpoint)
+        self._on_registered(plugin)
+
+    def _accept(self, path: Path, info: Any) -> Plugin:
+        if info.type != PLUGIN_TYPE:
+            raise PluginError(f"plugins of type {info.type!r} are not supported here, only {PLUGIN_TYPE}")
+        if not info.name:
+            raise PluginError("it gives no driver name")
+        endpoint = info.endpoint or str(path)
+        versions = list(info.supported_versions)
+        return Plugin(
+            info.name,
+            path,
+            endpoint,
+            choose_service(versions),
+            choose_health_service(versions),
+            next(self._order),
+        )
+
+    async def _follow_connection(self, plugin: Plugin) -> None:
+        channel = plugin.channel
+        while True:
+            state = channel.get_state(try_to_connect=True)
+            is_connected = state is grpc.ChannelConnectivity.READY
+            if is_connected != plugin.is_connected and state not in (
+                grpc.ChannelConnectivity.CONNECTING,
+                grpc.ChannelConnectivity.IDLE,
+            ):
+                plugin.is_connected = is_connected
+                log.info("driver %s is %s", plugin.driver, "connected" if is_connected else "disconnected")
+                self._judge(plugin.driver)
+            await channel.wait_for_state_change(state)
+
+    def _deregister(self, path: Path) -> None:
+        plugin = self._plugins.pop(path)
+        log.info("driver %s deregistered (%s)", plugin.driver, path.name)
+        for task in plugin.tasks:
+            task.cancel()
+        closing = asyncio.ensure_future(plugin.channel.close())
+        plugin.tasks.append(closing)
+        self._judge(plugin.driver)
+
+    def _judge(self, driver: str) -> None:
+        """Start or stop the clock after which the driver's slices are deleted."""
+        is_here = any(plugin.driver == driver and plugin.is_connected for plugin in self._plugins.values())
+        if is_here:
+            waiting = self._wipes.pop(driver, None)
+            if waiting is not None:
+                waiting.cancel()
+        elif driver not in self._wipes:
+            self._wipes[driver] = asyncio.create_task(self._wipe_later(driver))
+
+    async def _wipe_later(self, driver: str) -> None:
+        await asyncio.sleep(self._wipe_after)
+        log.warning("driver %s is away for %.0f s; deleting its slices", driver, self._wipe_after)
+        await self._on_away(driver)
+
+    async def _close(self) -> None:
+        for task in [*self._handshakes.values(), *self._wipes.values()]:
+            task.cancel()
+        for plugin in self._plugins.values():
+            for task in plugin.tasks:
+                task.cancel()
+            await plugin.channel.close()
+
+
+# A driver that restarts should be found again within a second, not after gRPC's two minutes.
+_CHANNEL_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
