@@ -1,1 +1,19 @@
-"""See ARCHITECTURE.md."""
+"""The language of device selectors: parse, check, estimate, compile, evaluate."""
+
+from dray.cel.device import DeviceInput
+from dray.cel.errors import CelError, CompileError, CostLimitError, EvaluationError, Issue
+from dray.cel.program import Program, Verdict, check_expression, compile_derived, compile_selector
+
+__all__ = [
+    "CelError",
+    "CompileError",
+    "CostLimitError",
+    "DeviceInput",
+    "EvaluationError",
+    "Issue",
+    "Program",
+    "Verdict",
+    "check_expression",
+    "compile_derived",
+    "compile_selector",
+]

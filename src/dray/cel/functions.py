@@ -1,0 +1,89 @@
+"""From a call's function and overloads to the Python function that runs it.
+
+An implementation is registered per overload. Where the checker left one overload,
+its argument types are still tested at run time, since a `dyn` argument may be
+anything; where it left several, the first whose argument types fit the values is
+taken. Operators decide by their values alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dray.api.quantity import Quantity
+from dray.api.semver import Semver
+from dray.cel.declarations import declared_functions
+from dray.cel.errors import no_such_overload
+from dray.cel.functions_kubernetes import KUBERNETES
+from dray.cel.functions_lists import LISTS
+from dray.cel.functions_strings import STRINGS
+from dray.cel.functions_time import TIME
+from dray.cel.conversions import CONVERSIONS
+from dray.cel.kinds import CelType
+from dray.cel.operators import OPERATORS
+from dray.cel.values import Cidr, Duration, Format, Ip, Optional, Timestamp, Uint, Url, type_name
+
+Implementation = Callable[..., object]
+
+_BY_OVERLOAD: dict[str, Implementation] = {**STRINGS, **LISTS, **KUBERNETES, **TIME, **CONVERSIONS}
+
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "int": (int,),
+    "uint": (Uint,),
+    "double": (float,),
+    "string": (str,),
+    "bytes": (bytes,),
+    "list": (list,),
+    "map": (dict,),
+    "duration": (Duration,),
+    "timestamp": (Timestamp,),
+    "type": (CelType,),
+    "optional_type": (Optional,),
+    "kubernetes.Quantity": (Quantity,),
+    "kubernetes.Semver": (Semver,),
+    "kubernetes.URL": (Url,),
+    "kubernetes.NamedFormat": (Format,),
+    "net.IP": (Ip,),
+    "net.CIDR": (Cidr,),
+}
+
+
+def _predicate(kind: CelType) -> Callable[[object], bool]:
+    if kind.kind in ("param", "dyn", "any"):
+        return lambda _value: True
+    name = kind.kind if kind.kind in _PYTHON_TYPES else kind.name
+    wanted = _PYTHON_TYPES.get(name, ())
+    if name == "int":
+        return lambda value: type(value) is int
+    if name == "list":
+        element = _element_types(kind.params[0])
+        if element is not None:
+            return lambda value: isinstance(value, list) and (not value or type(value[0]) in element)
+    return lambda value: isinstance(value, wanted)
+
+
+def _element_types(kind: CelType) -> tuple[type, ...] | None:
+    """Lists are told apart by their element types only where overloads differ in them."""
+    return None
+
+
+def implementation(function: str, overloads: tuple[str, ...]) -> Implementation:
+    """Return the function for a call; it raises Fault on values it does not support."""
+    operator = OPERATORS.get(function)
+    if operator is not None:
+        return operator
+    declared = {o.id: o for o in declared_functions(with_includes=True)[function]}
+    candidates = [
+        (tuple(_predicate(arg) for arg in declared[name].args), _BY_OVERLOAD[name])
+        for name in overloads
+        if name in _BY_OVERLOAD
+    ]
+
+    def dispatch(*args: object) -> object:
+        for predicates, run in candidates:
+            if all(fits(value) for fits, value in zip(predicates, args, strict=True)):
+                return run(*args)
+        raise no_such_overload(f"{function}({', '.join(map(type_name, args))})")
+
+    return dispatch

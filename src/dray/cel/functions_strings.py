@@ -1,0 +1,182 @@
+"""Functions on strings, and regular expressions.
+
+Patterns run in RE2, whose matching time is linear in the text: no pattern can hang
+the process. The size of a compiled pattern is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+from dray.cel.errors import Fault
+from dray.cel.string_format import format_string
+
+_MAX_PATTERN_MEMORY = 8 << 20
+
+
+@lru_cache(maxsize=1024)
+def compile_pattern(pattern: str) -> Any:
+    """Compile a pattern; raise Fault if it is none, or too big."""
+    options = re2.Options()
+    options.max_mem = _MAX_PATTERN_MEMORY
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        detail = error.args[0] if error.args else ""
+        text = detail.decode("utf-8", "replace") if isinstance(detail, bytes) else str(detail)
+        raise Fault(f"error parsing regexp: {text}") from None
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Tell whether the pattern occurs in the text."""
+    return compile_pattern(pattern).search(text) is not None
+
+
+def find(text: str, pattern: str) -> str:
+    """Return the first match, or an empty string."""
+    found = compile_pattern(pattern).search(text)
+    return str(found.group()) if found else ""
+
+
+def find_all(text: str, pattern: str, limit: int = -1) -> list[object]:
+    """Return the matches, at most `limit` of them unless it is negative."""
+    found: list[object] = []
+    if limit == 0:
+        return found
+    for match in compile_pattern(pattern).finditer(text):
+        found.append(match.group())
+        if len(found) == limit:
+            break
+    return found
+
+
+def char_at(text: str, index: int) -> str:
+    """Return one character; empty at the end."""
+    if not 0 <= index <= len(text):
+        raise Fault(f"index out of range: {index}")
+    return text[index : index + 1]
+
+
+def index_of(text: str, part: str, offset: int = 0) -> int:
+    """Return the first position of a part, or -1."""
+    if offset < 0:
+        raise Fault(f"index out of range: {offset}")
+    if not part:
+        return offset if offset <= len(text) else -1
+    return text.find(part, offset)
+
+
+def last_index_of(text: str, part: str) -> int:
+    """Return the last position of a part, or -1."""
+    return len(text) if not part else text.rfind(part)
+
+
+def last_index_of_from(text: str, part: str, offset: int) -> int:
+    """Return the last position of a part that starts at `offset` at the latest, or -1."""
+    if offset < 0:
+        raise Fault(f"index out of range: {offset}")
+    if not part:
+        return offset if offset <= len(text) else -1
+    if offset >= len(text):
+        return -1
+    return text.rfind(part, 0, offset + len(part))
+
+
+_UPPER = {code: code - 32 for code in range(ord("a"), ord("z") + 1)}
+_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+# What Go calls space.
+_SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+
+
+def replace(text: str, old: str, new: str, count: int = -1) -> str:
+    """Replace the first `count` occurrences (all, if negative)."""
+    return text.replace(old, new, count if count >= 0 else -1)
+
+
+def split(text: str, separator: str, count: int = -1) -> list[object]:
+    """Split into at most `count` parts (any number, if negative)."""
+    if count == 0:
+        return []
+    if separator:
+        return list(text.split(separator, count - 1 if count > 0 else -1))
+    if count < 0 or count >= len(text):
+        return list(text)
+    return [*text[: count - 1], text[count - 1 :]]
+
+
+def substring(text: str, start: int) -> str:
+    """Return the text from a position on."""
+    if not 0 <= start <= len(text):
+        raise Fault(f"index out of range: {start}")
+    return text[start:]
+
+
+def substring_between(text: str, start: int, end: int) -> str:
+    """Return the text between two positions."""
+    if start > end:
+        raise Fault(f"invalid substring range. start: {start}, end: {end}")
+    if not 0 <= start <= len(text):
+        raise Fault(f"index out of range: {start}")
+    if end > len(text):
+        raise Fault(f"index out of range: {end}")
+    return text[start:end]
+
+
+def join(parts: list[object], separator: str = "") -> str:
+    """Join strings."""
+    texts: list[str] = []
+    for part in parts:
+        if not isinstance(part, str):
+            raise Fault("no such overload")
+        texts.append(part)
+    return separator.join(texts)
+
+
+_QUOTED = {
+    "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v",
+    "\\": "\\\\", '"': '\\"',
+}  # fmt: skip
+
+
+def quote(text: str) -> str:
+    """Return a string literal that means the text."""
+    return '"' + "".join(_QUOTED.get(char, char) for char in text) + '"'
+
+
+STRINGS: dict[str, Callable[..., object]] = {
+    "contains_string": lambda text, part: part in text,
+    "starts_with_string": str.startswith,
+    "ends_with_string": str.endswith,
+    "matches": matches,
+    "matches_string": matches,
+    "size_string": len,
+    "string_size": len,
+    "size_bytes": len,
+    "bytes_size": len,
+    "string_find_string": find,
+    "string_find_all_string": find_all,
+    "string_find_all_string_int": find_all,
+    "string_char_at_int": char_at,
+    "string_index_of_string": index_of,
+    "string_index_of_string_int": index_of,
+    "string_last_index_of_string": last_index_of,
+    "string_last_index_of_string_int": last_index_of_from,
+    "string_lower_ascii": lambda text: text.translate(_LOWER),
+    "string_upper_ascii": lambda text: text.translate(_UPPER),
+    "string_replace_string_string": replace,
+    "string_replace_string_string_int": replace,
+    "string_split_string": split,
+    "string_split_string_int": split,
+    "string_substring_int": substring,
+    "string_substring_int_int": substring_between,
+    "string_trim": lambda text: text.strip(_SPACES),
+    "list_join": join,
+    "list_join_string": join,
+    "string_format": format_string,
+    "strings_quote": quote,
+}

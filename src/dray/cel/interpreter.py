@@ -1,0 +1,705 @@
+"""Evaluate an expression step by step, counting what it costs.
+
+This is the exact evaluator: it gives the result, the error and the cost that
+upstream gives. The compiled function (see `codegen`) is for speed; whatever that
+one cannot decide without a failure is decided here.
+
+Theory of operation. A checked tree is turned into *steps*. Errors are values
+(`Failure`), since `&&` and `||` may absorb them. A chain of selections and
+indexings (`device.attributes["d"].x`) is one step, an *access*, with a list of
+qualifiers. Every step reports its value to the `Meter` when it is done. The meter
+keeps a stack of reported values; a call is charged for the argument values it
+finds there under the ids of its arguments, and costs nothing if one is missing
+(because an earlier argument failed). That is how upstream counts, so the stack and
+its quirks are part of the result: values that no step picked up stay on the stack
+and may be found by a later round of a loop.
+
+Constants are folded before: a list of literals costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dray.cel.call_costs import actual_call_cost
+from dray.cel.errors import CostLimitError, Fault
+from dray.cel.ranges import LIST_BASE, MAP_BASE
+from dray.cel.values import (
+    MISSING,
+    NOTHING,
+    Optional,
+    equal,
+    go_type_name,
+    map_find,
+    map_items,
+    map_key,
+    map_keys,
+)
+
+RUN_TIME_LIMIT = 1_000_000
+
+
+class Failure:
+    """An error as a value."""
+
+    __slots__ = ("message",)
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+
+class Meter:
+    """Counts the cost of one evaluation."""
+
+    __slots__ = ("cost", "limit", "stack")
+
+    def __init__(self, limit: int = RUN_TIME_LIMIT) -> None:
+        self.cost = 0
+        self.limit = limit
+        self.stack: list[tuple[int, object]] = []
+
+    def report(self, step_id: int, value: object, cost: int = 0) -> None:
+        """Note the value of a finished step, and charge for it."""
+        self.cost += cost
+        self.stack.append((step_id, value))
+        if self.cost > self.limit:
+            raise CostLimitError("operation cancelled: actual cost limit exceeded")
+
+    def drop(self, *step_ids: int) -> None:
+        """Remove the topmost value of each id, with all above it."""
+        stack = self.stack
+        for wanted in step_ids:
+            for index in range(len(stack) - 1, -1, -1):
+                if stack[index][0] == wanted:
+                    del stack[index:]
+                    break
+
+    def take(self, step_ids: list[int]) -> list[object] | None:
+        """Remove the values of a call's arguments; None if one is not there."""
+        stack = self.stack
+        values: list[object] = []
+        for wanted in reversed(step_ids):
+            for index in range(len(stack) - 1, -1, -1):
+                if stack[index][0] == wanted:
+                    values.append(stack[index][1])
+                    del stack[index:]
+                    break
+            else:
+                return None
+        values.reverse()
+        return values
+
+
+class Frame:
+    """The variables in sight: one of `device`, one per loop around."""
+
+    __slots__ = ("meter", "parent", "values")
+
+    def __init__(self, meter: Meter, parent: Frame | None, values: dict[str, object]) -> None:
+        self.meter = meter
+        self.parent = parent
+        self.values = values
+
+    def find(self, name: str) -> object:
+        """Return a variable's value."""
+        frame: Frame | None = self
+        while frame is not None:
+            value = frame.resolve(name)
+            if value is not MISSING:
+                return value
+            frame = frame.parent
+        return MISSING
+
+    def resolve(self, name: str) -> object:
+        """Return the value of a variable of this very frame, or MISSING."""
+        return self.values.get(name, MISSING)
+
+    def root(self) -> Frame:
+        """Return the outermost frame."""
+        frame = self
+        while frame.parent is not None:
+            frame = frame.parent
+        return frame
+
+
+class Step:
+    """Something to evaluate; `run` reports to the meter, `id` names what it reports."""
+
+    __slots__ = ("_id",)
+
+    def __init__(self, step_id: int) -> None:
+        self._id = step_id
+
+    @property
+    def id(self) -> int:
+        """The id under which the value is reported."""
+        return self._id
+
+    def run(self, frame: Frame) -> object:
+        """Return the value, or a Failure."""
+        raise NotImplementedError
+
+
+class Constant(Step):
+    """A literal, or something folded into one."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, step_id: int, value: object) -> None:
+        super().__init__(step_id)
+        self.value = value
+
+    def run(self, frame: Frame) -> object:
+        """Report and return the constant."""
+        frame.meter.report(self._id, self.value)
+        return self.value
+
+
+class CallStep(Step):
+    """A function call whose arguments are all needed."""
+
+    __slots__ = ("args", "function", "implementation", "is_strict", "overload", "stops_early")
+
+    def __init__(
+        self,
+        step_id: int,
+        function: str,
+        overload: str,
+        args: list[Step],
+        implementation: Callable[..., object],
+    ) -> None:
+        super().__init__(step_id)
+        self.function = function
+        self.overload = overload
+        self.args = args
+        self.implementation = implementation
+        self.is_strict = function != "@not_strictly_false"
+        # With three or more arguments the first failure ends the evaluation of arguments.
+        self.stops_early = len(args) > 2
+
+    def run(self, frame: Frame) -> object:
+        """Evaluate the arguments and the call."""
+        value = self._value(frame)
+        meter = frame.meter
+        args = meter.take([arg.id for arg in self.args])
+        cost = 0 if args is None else actual_call_cost(self.function, self.overload, args, value)
+        meter.report(self._id, value, cost)
+        return value
+
+    def _value(self, frame: Frame) -> object:
+        values: list[object] = []
+        for arg in self.args:
+            value = arg.run(frame)
+            if self.stops_early and isinstance(value, Failure):
+                return value
+            values.append(value)
+        if self.is_strict:
+            for value in values:
+                if isinstance(value, Failure):
+                    return value
+        return guarded(self.implementation, *values)
+
+
+def guarded(function: Callable[..., object], *args: object) -> object:
+    """Call a function, turning a Fault into a Failure."""
+    try:
+        return function(*args)
+    except Fault as fault:
+        return Failure(fault.message)
+
+
+def not_strictly_false(value: object) -> object:
+    """Return False only for a plain false: failures count as true."""
+    return value if isinstance(value, bool) else True
+
+
+def not_equal(left: object, right: object) -> bool:
+    """Return left != right; values that cannot be compared are unequal."""
+    try:
+        return not equal(left, right)
+    except Fault:
+        return True
+
+
+class Logic(Step):
+    """`&&` and `||`: a deciding value on either side absorbs a failure on the other."""
+
+    __slots__ = ("decisive", "terms")
+
+    def __init__(self, step_id: int, terms: list[Step], *, decisive: bool) -> None:
+        super().__init__(step_id)
+        self.terms = terms
+        self.decisive = decisive
+
+    def run(self, frame: Frame) -> object:
+        """Evaluate terms until one decides."""
+        value = self._value(frame)
+        frame.meter.drop(*(term.id for term in self.terms))
+        frame.meter.report(self._id, value)
+        return value
+
+    def _value(self, frame: Frame) -> object:
+        failure: Failure | None = None
+        for term in self.terms:
+            value = term.run(frame)
+            if value is self.decisive:
+                return value
+            if not isinstance(value, bool) and failure is None:
+                failure = value if isinstance(value, Failure) else Failure("no such overload")
+        return failure or (not self.decisive)
+
+
+class OptionalOr(Step):
+    """`a.or(b)` and `a.orValue(b)`: b is evaluated only if a is empty. Free of charge."""
+
+    __slots__ = ("left", "right", "unwraps")
+
+    def __init__(self, step_id: int, left: Step, right: Step, *, unwraps: bool) -> None:
+        super().__init__(step_id)
+        self.left = left
+        self.right = right
+        self.unwraps = unwraps
+
+    def run(self, frame: Frame) -> object:
+        """Evaluate the left side, and the right one if needed."""
+        left = self.left.run(frame)
+        value: object
+        if isinstance(left, Failure):
+            value = left
+        elif not isinstance(left, Optional):
+            value = Failure("no such overload")
+        elif left.present:
+            value = left.value if self.unwraps else left
+        else:
+            value = self.right.run(frame)
+        frame.meter.report(self._id, value)
+        return value
+
+
+class Membership(Step):
+    """`x in [constants]`: a set lookup, free of charge."""
+
+    __slots__ = ("arg", "members")
+
+    def __init__(self, step_id: int, arg: Step, members: frozenset[tuple[str, object]]) -> None:
+        super().__init__(step_id)
+        self.arg = arg
+        self.members = members
+
+    def run(self, frame: Frame) -> object:
+        """Look the value up."""
+        value = self.arg.run(frame)
+        if not isinstance(value, Failure):
+            value = member_key(value) in self.members
+        frame.meter.report(self._id, value)
+        return value
+
+
+def member_key(value: object) -> tuple[str, object]:
+    """Return a key that is equal for equal scalars; unhashable values are in no set."""
+    if isinstance(value, bool):
+        return "bool", value
+    if isinstance(value, int | float):
+        return "number", value
+    if isinstance(value, str):
+        return "string", value
+    if value is None:
+        return "null", None
+    return "other", id(value)
+
+
+class ListStep(Step):
+    """`[a, ?b]`."""
+
+    __slots__ = ("elements", "optional")
+
+    def __init__(self, step_id: int, elements: list[Step], optional: frozenset[int]) -> None:
+        super().__init__(step_id)
+        self.elements = elements
+        self.optional = optional
+
+    def run(self, frame: Frame) -> object:
+        """Evaluate the elements."""
+        value = self._value(frame)
+        frame.meter.take([element.id for element in self.elements])
+        frame.meter.report(self._id, value, LIST_BASE)
+        return value
+
+    def _value(self, frame: Frame) -> object:
+        values: list[object] = []
+        for index, element in enumerate(self.elements):
+            value = element.run(frame)
+            if isinstance(value, Failure):
+                return value
+            if index in self.optional:
+                if not isinstance(value, Optional):
+                    return Failure(f"cannot initialize optional list element from non-optional value {value}")
+                if not value.present:
+                    continue
+                value = value.value
+            values.append(value)
+        return values
+
+
+class MapStep(Step):
+    """`{key: value}`."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, step_id: int, entries: list[tuple[Step, Step, bool]]) -> None:
+        super().__init__(step_id)
+        self.entries = entries
+
+    def run(self, frame: Frame) -> object:
+        """Evaluate keys and values."""
+        value = self._value(frame)
+        frame.meter.take([step.id for key, item, _ in self.entries for step in (key, item)])
+        frame.meter.report(self._id, value, MAP_BASE)
+        return value
+
+    def _value(self, frame: Frame) -> object:
+        entries: dict[object, object] = {}
+        for key_step, value_step, optional in self.entries:
+            key = key_step.run(frame)
+            if isinstance(key, Failure):
+                return key
+            value = value_step.run(frame)
+            if isinstance(value, Failure):
+                return value
+            place = guarded(map_key, key)
+            if isinstance(place, Failure):
+                return place
+            if optional:
+                if not isinstance(value, Optional):
+                    return Failure(
+                        f"cannot initialize optional entry '{key}' from non-optional value {value}"
+                    )
+                if not value.present:
+                    entries.pop(place, None)
+                    continue
+                value = value.value
+            entries[place] = value
+        return entries
+
+
+class FoldStep(Step):
+    """A comprehension."""
+
+    __slots__ = ("accu", "accu_var", "condition", "iter_range", "iter_var", "iter_var2", "result", "step")
+
+    def __init__(
+        self, step_id: int, names: tuple[str, str, str], steps: tuple[Step, Step, Step, Step, Step]
+    ) -> None:
+        super().__init__(step_id)
+        self.iter_var, self.iter_var2, self.accu_var = names
+        self.iter_range, self.accu, self.condition, self.step, self.result = steps
+
+    def run(self, frame: Frame) -> object:
+        """Run the loop."""
+        value = self._value(frame)
+        frame.meter.drop(self.iter_range.id)
+        frame.meter.report(self._id, value)
+        return value
+
+    def _value(self, frame: Frame) -> object:
+        over = self.iter_range.run(frame)
+        if isinstance(over, Failure):
+            return over
+        inner = _LoopFrame(frame, self)
+        if isinstance(over, list):
+            pairs = enumerate(over) if self.iter_var2 else ((item, None) for item in over)
+        elif isinstance(over, dict):
+            pairs = map_items(over) if self.iter_var2 else ((key, None) for key in map_keys(over))
+        elif self.iter_var2:
+            return Failure(f"unsupported comprehension range type: {go_type_name(over)}")
+        else:
+            return Failure(f"got '{go_type_name(over)}', expected iterable type")
+        for inner.first, inner.second in pairs:
+            condition = self.condition.run(inner)
+            if condition is False:
+                break
+            inner.accumulator = self.step.run(inner)
+        inner.in_result = True
+        return self.result.run(inner)
+
+
+class _LoopFrame(Frame):
+    """The variables of a loop; the accumulator starts when it is first asked for."""
+
+    __slots__ = ("accumulator", "first", "fold", "in_result", "second")
+
+    def __init__(self, parent: Frame, fold: FoldStep) -> None:
+        super().__init__(parent.meter, parent, {})
+        self.fold = fold
+        self.accumulator: object = MISSING
+        self.first: object = None
+        self.second: object = None
+        self.in_result = False
+
+    def resolve(self, name: str) -> object:
+        fold = self.fold
+        if name == fold.accu_var:
+            if self.accumulator is MISSING:
+                assert self.parent is not None
+                self.accumulator = fold.accu.run(self.parent)
+            return self.accumulator
+        if not self.in_result:
+            if name == fold.iter_var:
+                return self.first
+            if fold.iter_var2 and name == fold.iter_var2:
+                return self.second
+        return MISSING
+
+
+# --- access: variables, selections, indexings -------------------------------------------------
+
+
+class Qualifier:
+    """One `.field`, `[index]`, `.?field` or `[?index]` of an access."""
+
+    __slots__ = ("id", "optional")
+
+    def __init__(self, qualifier_id: int, *, optional: bool) -> None:
+        self.id = qualifier_id
+        self.optional = optional
+
+    def key(self, frame: Frame) -> object:
+        """Return the key to look up, or a Failure."""
+        raise NotImplementedError
+
+    def apply(self, frame: Frame, value: object) -> object:
+        """Return what lies at the key, or a Failure; report it."""
+        key = self.key(frame)
+        found = key if isinstance(key, Failure) else look_up(value, key)
+        if found is MISSING:
+            found = missing(value, key)
+        frame.meter.report(self.id, found, 1)
+        return found
+
+    def apply_if_present(self, frame: Frame, value: object) -> object:
+        """Return what lies at the key, MISSING, or a Failure; report what is there."""
+        key = self.key(frame)
+        found = key if isinstance(key, Failure) else look_up(value, key)
+        if found is not MISSING and not isinstance(found, Failure):
+            frame.meter.report(self.id, found, 1)
+        return found
+
+
+class ConstantQualifier(Qualifier):
+    """A key that is known when compiling."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, qualifier_id: int, value: object, *, optional: bool) -> None:
+        super().__init__(qualifier_id, optional=optional)
+        self.value = value
+
+    def key(self, frame: Frame) -> object:
+        """Return the constant."""
+        return self.value
+
+
+class PresenceQualifier(ConstantQualifier):
+    """The last part of has(a.b): is it there?"""
+
+    __slots__ = ()
+
+    def apply(self, frame: Frame, value: object) -> object:
+        """Return a bool, or a Failure."""
+        found = look_up(value, self.value)
+        outcome = found if isinstance(found, Failure) else found is not MISSING
+        frame.meter.report(self.id, outcome, 1)
+        return outcome
+
+    def apply_if_present(self, frame: Frame, value: object) -> object:
+        """Return the value, MISSING, or a Failure."""
+        found = look_up(value, self.value)
+        frame.meter.report(self.id, found if isinstance(found, Failure) else found is not MISSING, 1)
+        return found
+
+
+class ComputedQualifier(Qualifier):
+    """A key that another step computes."""
+
+    __slots__ = ("step",)
+
+    def __init__(self, qualifier_id: int, step: Step, *, optional: bool) -> None:
+        super().__init__(qualifier_id, optional=optional)
+        self.step = step
+
+    def key(self, frame: Frame) -> object:
+        """Evaluate the key; an access is resolved without being charged as a step of its own."""
+        if isinstance(self.step, Access):
+            return self.step.resolve(frame)
+        return self.step.run(frame)
+
+
+def look_up(value: object, key: object) -> object:
+    """Return what a value has at a key: MISSING if nothing, a Failure if it cannot be asked."""
+    if isinstance(value, dict):
+        return map_find(value, key)
+    if isinstance(value, list):
+        index = _as_index(key)
+        if isinstance(index, Failure):
+            return index
+        return value[index] if 0 <= index < len(value) else MISSING
+    return MISSING
+
+
+def _as_index(key: object) -> int | Failure:
+    if isinstance(key, int) and not isinstance(key, bool):
+        return int(key)
+    if isinstance(key, float) and key.is_integer():
+        return int(key)
+    return Failure(f"unsupported index type '{_index_type(key)}' in list")
+
+
+def _index_type(key: object) -> str:
+    from dray.cel.values import type_name
+
+    return type_name(key)
+
+
+def missing(value: object, key: object) -> Failure:
+    """Return the failure of a lookup that found nothing."""
+    if isinstance(value, list):
+        return Failure(f"index out of bounds: {show_key(key)}")
+    return Failure(f"no such key: {show_key(key)}")
+
+
+def show_key(key: object) -> str:
+    """Write a key as messages do."""
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    if isinstance(key, float):
+        from dray.cel.conversions import show_double
+
+        return show_double(key)
+    return str(key)
+
+
+class Access(Step):
+    """A root with qualifiers; the root is a variable, another step, or a choice of two accesses."""
+
+    __slots__ = ("qualifiers", "test_only")
+
+    def __init__(self, step_id: int) -> None:
+        super().__init__(step_id)
+        self.qualifiers: list[Qualifier] = []
+        self.test_only = False
+
+    @property
+    def id(self) -> int:
+        """The id of the last qualifier, or of the root."""
+        return self.qualifiers[-1].id if self.qualifiers else self._id
+
+    def add(self, qualifier: Qualifier) -> None:
+        """Extend the access by one qualifier."""
+        self.qualifiers.append(qualifier)
+
+    def root(self, frame: Frame) -> object:
+        """Return the value at the root, or a Failure."""
+        raise NotImplementedError
+
+    def resolve(self, frame: Frame) -> object:
+        """Return the value, charging only for the qualifiers."""
+        value = self.root(frame)
+        if isinstance(value, Failure):
+            return value
+        is_optional = isinstance(value, Optional)
+        if isinstance(value, Optional):
+            if not value.present:
+                return value
+            value = value.value
+        for qualifier in self.qualifiers:
+            is_optional = is_optional or qualifier.optional
+            if is_optional:
+                value = qualifier.apply_if_present(frame, value)
+                if value is MISSING:
+                    return NOTHING
+            else:
+                value = qualifier.apply(frame, value)
+            if isinstance(value, Failure):
+                return value
+        return Optional(value) if is_optional else value
+
+    def run(self, frame: Frame) -> object:
+        """Resolve, and charge for the access itself."""
+        value = self.resolve(frame)
+        if self.test_only and isinstance(value, Optional):
+            value = value.present
+        step_id = self.id
+        frame.meter.drop(step_id)
+        frame.meter.report(self._reported_id(), value, 0 if self.test_only else 1)
+        return value
+
+    def _reported_id(self) -> int:
+        return self.id
+
+
+class VariableAccess(Access):
+    """Starts at a variable."""
+
+    __slots__ = ("from_outermost", "name")
+
+    def __init__(self, step_id: int, name: str) -> None:
+        super().__init__(step_id)
+        self.from_outermost = name.startswith(".")
+        self.name = name.removeprefix(".")
+
+    def root(self, frame: Frame) -> object:
+        """Look the variable up."""
+        value = (frame.root() if self.from_outermost else frame).find(self.name)
+        return Failure(f"no such attribute(s): {self.name}") if value is MISSING else value
+
+
+class StepAccess(Access):
+    """Starts at the value of another step."""
+
+    __slots__ = ("operand",)
+
+    def __init__(self, step_id: int, operand: Step) -> None:
+        super().__init__(step_id)
+        self.operand = operand
+
+    def root(self, frame: Frame) -> object:
+        """Evaluate the operand."""
+        return self.operand.run(frame)
+
+
+class Conditional(Access):
+    """`condition ? a : b`; further qualifiers go to both branches."""
+
+    __slots__ = ("condition", "falsy", "truthy")
+
+    def __init__(self, step_id: int, condition: Step, truthy: Access, falsy: Access) -> None:
+        super().__init__(step_id)
+        self.condition = condition
+        self.truthy = truthy
+        self.falsy = falsy
+
+    @property
+    def id(self) -> int:
+        """The id of the choice."""
+        return self.truthy.id if self.truthy.id == self.falsy.id else self._id
+
+    def add(self, qualifier: Qualifier) -> None:
+        """Extend both branches."""
+        self.truthy.add(qualifier)
+        self.falsy.add(qualifier)
+
+    def resolve(self, frame: Frame) -> object:
+        """Evaluate the condition and one branch."""
+        choice = self.condition.run(frame)
+        if choice is True:
+            return self.truthy.resolve(frame)
+        if choice is False:
+            return self.falsy.resolve(frame)
+        return choice if isinstance(choice, Failure) else Failure("no such overload")
+
+    def run(self, frame: Frame) -> object:
+        """Resolve; a choice itself is free of charge."""
+        value = self.resolve(frame)
+        frame.meter.drop(self.falsy.id, self.truthy.id, self.condition.id)
+        frame.meter.report(self.id, value, 0)
+        return value

@@ -1,0 +1,429 @@
+"""Parse an expression into a syntax tree, expanding macros on the way.
+
+Precedence climbing over a token list. Depth is counted the way cel-go counts it
+(nesting per grammar rule, and nodes on one path), so that ten thousand brackets
+give its `recursion limit exceeded` and not a Python RecursionError.
+
+Parsing stops at the first syntax error: cel-go's recovery finds more of them,
+but the first is the one that its clients compare.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dray.cel.errors import CelError
+from dray.cel.lexer import Token, tokenize
+from dray.cel.literals import unescape
+from dray.cel.macros import MacroError, Maker, expand
+from dray.cel.source import Complaints
+from dray.cel.syntax import Call, Entry, Field, Ident, ListNode, Literal, MapNode, Node, Select, Struct
+from dray.cel.values import INT64_MAX, INT64_MIN, UINT64_MAX, Uint
+
+MAX_DEPTH = 250
+MAX_CODE_POINTS = 100_000
+
+RESERVED = frozenset(
+    "as break const continue else false for function if import in let loop package namespace null return "
+    "true var void while".split()
+)
+_RELATIONS = {"<": "_<_", "<=": "_<=_", ">=": "_>=_", ">": "_>_", "==": "_==_", "!=": "_!=_", "in": "@in"}
+_SUMS = {"+": "_+_", "-": "_-_"}
+_PRODUCTS = {"*": "_*_", "/": "_/_", "%": "_%_"}
+_EXPRESSION_START = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
+_TOKEN_NAMES = {
+    "IDENT": "IDENTIFIER",
+    "INT": "NUM_INT",
+    "UINT": "NUM_UINT",
+    "FLOAT": "NUM_FLOAT",
+    "ESCAPED": "ESC_IDENTIFIER",
+    "EOF": "<EOF>",
+}
+
+
+class _SyntaxStop(CelError):
+    """Parsing cannot go on; the complaint has been noted."""
+
+
+def parse(complaints: Complaints) -> Node | None:
+    """Parse the complaints' source; None (and complaints) if it is no expression."""
+    n_points = len(complaints.source.text)
+    if n_points > MAX_CODE_POINTS:
+        complaints.add(
+            -1, f"expression code point size exceeds limit: size: {n_points}, limit {MAX_CODE_POINTS}"
+        )
+        return None
+    tokens = tokenize(complaints)
+    try:
+        node = _Parser(complaints, tokens).whole()
+    except _SyntaxStop:
+        return None
+    return None if complaints else node
+
+
+class _Parser:
+    def __init__(self, complaints: Complaints, tokens: list[Token]) -> None:
+        self._complaints = complaints
+        self._tokens = tokens
+        self._index = 0
+        self._token = tokens[0]
+        self._next_id = 0
+        self._rule_depth = {"expr": 0, "relation": 0, "calc": 0, "member": 0}
+        self._depth_by_id: dict[int, int] = {}
+
+    # --- tokens ------------------------------------------------------------------
+
+    def _advance(self) -> Token:
+        token = self._token
+        self._index += 1
+        self._token = self._tokens[min(self._index, len(self._tokens) - 1)]
+        return token
+
+    def _take(self, kind: str) -> Token | None:
+        return self._advance() if self._token.kind == kind else None
+
+    def _expect(self, kind: str, expecting: str = "") -> Token:
+        if self._token.kind == kind:
+            return self._advance()
+        shown = expecting or _TOKEN_NAMES.get(kind, f"'{kind}'")
+        raise self._stop(f"mismatched input '{self._token.text}' expecting {shown}")
+
+    def _stop(self, message: str) -> _SyntaxStop:
+        self._complaints.add(self._token.offset, f"Syntax error: {message}")
+        return _SyntaxStop(message)
+
+    # --- nodes -------------------------------------------------------------------
+
+    def _id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def _enter(self, rule: str) -> None:
+        self._rule_depth[rule] += 1
+        if self._rule_depth[rule] > MAX_DEPTH:
+            self._too_deep(f"expression recursion limit exceeded: {MAX_DEPTH}")
+
+    def _leave(self, rule: str, count: int = 1) -> None:
+        self._rule_depth[rule] -= count
+
+    def _too_deep(self, message: str) -> None:
+        self._complaints.add(-1, message)
+        raise _SyntaxStop(message)
+
+    def _error(self, offset: int, message: str) -> Node:
+        self._complaints.add(offset, message)
+        return Literal(self._id(), offset, None)
+
+    def _call(self, offset: int, function: str, target: Node | None, args: list[Node]) -> Node:
+        maker = Maker(self._id, offset)
+        try:
+            expanded = expand(maker, function, target, args)
+        except MacroError as error:
+            return self._error(error.offset, str(error))
+        return expanded or Call(self._id(), offset, function, target, args)
+
+    # --- grammar -----------------------------------------------------------------
+
+    def whole(self) -> Node:
+        """Parse the whole text."""
+        node = self._expression()
+        if self._token.kind != "EOF":
+            raise self._stop(f"{self._unexpected()} expecting <EOF>")
+        return node
+
+    def _unexpected(self) -> str:
+        word = "extraneous" if self._next_ends() else "mismatched"
+        return f"{word} input '{self._token.text}'"
+
+    def _next_ends(self) -> bool:
+        following = self._tokens[min(self._index + 1, len(self._tokens) - 1)]
+        return self._token.kind != "EOF" and following.kind == "EOF"
+
+    def _expression(self) -> Node:
+        self._enter("expr")
+        node = self._logic("||", "_||_")
+        question = self._take("?")
+        if question is not None:
+            if_true = self._logic("||", "_||_")
+            self._expect(":")
+            if_false = self._expression()
+            node = self._call(question.offset, "_?_:_", None, [node, if_true, if_false])
+        self._leave("expr")
+        return node
+
+    def _logic(self, operator: str, function: str) -> Node:
+        terms = [self._below(operator)]
+        offsets: list[int] = []
+        while self._token.kind == operator:
+            offsets.append(self._advance().offset)
+            terms.append(self._below(operator))
+        return self._balanced(function, terms, offsets, 0, len(offsets) - 1) if offsets else terms[0]
+
+    def _below(self, operator: str) -> Node:
+        return self._logic("&&", "_&&_") if operator == "||" else self._relation()
+
+    def _balanced(self, function: str, terms: list[Node], offsets: list[int], low: int, high: int) -> Node:
+        """Build a balanced tree, so that a long chain of terms stays shallow."""
+        middle = (low + high + 1) // 2
+        left = terms[middle] if middle == low else self._balanced(function, terms, offsets, low, middle - 1)
+        right = (
+            terms[middle + 1]
+            if middle == high
+            else self._balanced(function, terms, offsets, middle + 1, high)
+        )
+        return Call(self._id(), offsets[middle], function, None, [left, right])
+
+    def _relation(self) -> Node:
+        self._enter("relation")
+        node = self._sum()
+        levels = 1
+        while self._token.kind in _RELATIONS:
+            operator = self._advance()
+            levels += 1
+            self._enter("relation")
+            right = self._sum()
+            node = self._call(operator.offset, _RELATIONS[operator.kind], None, [node, right])
+        self._leave("relation", levels)
+        return node
+
+    def _sum(self) -> Node:
+        self._enter("calc")
+        node = self._product()
+        levels = 1
+        while self._token.kind in _SUMS:
+            operator = self._advance()
+            levels += 1
+            self._enter("calc")
+            right = self._product()
+            node = self._call(operator.offset, _SUMS[operator.kind], None, [node, right])
+        self._leave("calc", levels)
+        return node
+
+    def _product(self) -> Node:
+        node = self._unary()
+        levels = 0
+        while self._token.kind in _PRODUCTS:
+            operator = self._advance()
+            levels += 1
+            self._enter("calc")
+            right = self._unary()
+            node = self._call(operator.offset, _PRODUCTS[operator.kind], None, [node, right])
+        self._leave("calc", levels)
+        return node
+
+    def _unary(self) -> Node:
+        kind = self._token.kind
+        if kind not in ("!", "-"):
+            return self._member()
+        first = self._token
+        following = self._tokens[self._index + 1]
+        if kind == "-" and following.kind in ("INT", "FLOAT"):
+            # The sign belongs to the number: -9223372036854775808 is a literal.
+            return self._member()
+        count = 0
+        while self._token.kind == kind:
+            self._advance()
+            count += 1
+        node = self._member()
+        if count % 2 == 0:
+            return node
+        return self._call(first.offset, "!_" if kind == "!" else "-_", None, [node])
+
+    def _member(self) -> Node:
+        self._enter("member")
+        node = self._primary()
+        levels = 1
+        while True:
+            if self._token.kind == ".":
+                node = self._selection(node)
+            elif self._token.kind == "[":
+                node = self._index_of(node)
+            else:
+                break
+            levels += 1
+            self._enter("member")
+        self._leave("member", levels)
+        return node
+
+    def _selection(self, operand: Node) -> Node:
+        dot = self._advance()
+        if self._take("?"):
+            name_token, name = self._field_name()
+            literal = Literal(self._id(), name_token.offset, name)
+            return Call(self._id(), dot.offset, "_?._", None, [operand, literal])
+        name_token, name = self._field_name()
+        opening = self._take("(") if name_token.kind == "IDENT" else None
+        if opening is None:
+            return Select(self._id(), dot.offset, operand, name)
+        return self._call(opening.offset, name, operand, self._arguments())
+
+    def _field_name(self) -> tuple[Token, str]:
+        token = self._token
+        if token.kind == "ESCAPED":
+            self._advance()
+            self._complaints.add(token.offset, "unsupported syntax: '`'")
+            return token, token.text[1:-1]
+        if token.kind in ("true", "false", "null", "in"):
+            raise self._stop(f"no viable alternative at input '.{token.text}'")
+        return self._expect("IDENT", "{IDENTIFIER, ESC_IDENTIFIER}"), token.text
+
+    def _index_of(self, operand: Node) -> Node:
+        bracket = self._advance()
+        optional = self._take("?") is not None
+        index = self._expression()
+        self._expect("]")
+        return self._call(bracket.offset, "_[?_]" if optional else "_[_]", None, [operand, index])
+
+    def _arguments(self) -> list[Node]:
+        args: list[Node] = []
+        if self._take(")"):
+            return args
+        while True:
+            args.append(self._expression())
+            if self._take(")"):
+                return args
+            if not self._take(","):
+                raise self._stop(f"{self._unexpected_in_list()} expecting {{')', ','}}")
+
+    def _unexpected_in_list(self) -> str:
+        return f"mismatched input '{self._token.text}'"
+
+    def _primary(self) -> Node:
+        token = self._token
+        match token.kind:
+            case "IDENT" | ".":
+                return self._name()
+            case "(":
+                self._advance()
+                node = self._expression()
+                self._expect(")")
+                return node
+            case "[":
+                return self._list()
+            case "{":
+                return self._map()
+            case "-" | "INT" | "UINT" | "FLOAT":
+                return self._number()
+            case "STRING" | "BYTES":
+                self._advance()
+                return self._text(token)
+            case "true" | "false" | "null":
+                self._advance()
+                return Literal(self._id(), token.offset, {"true": True, "false": False}.get(token.kind))
+        raise self._stop(f"mismatched input '{token.text}' expecting {_EXPRESSION_START}")
+
+    def _name(self) -> Node:
+        start = self._token
+        prefix = "." if self._take(".") else ""
+        token = self._expect("IDENT")
+        struct = self._struct_name(prefix, token)
+        if struct is not None:
+            return self._struct(struct)
+        if token.text in RESERVED:
+            if self._token.kind == "(":
+                self._advance()
+                self._arguments()
+            return self._error(start.offset, f"reserved identifier: {token.text}")
+        opening = self._take("(")
+        if opening is None:
+            return Ident(self._id(), token.offset, prefix + token.text)
+        return self._call(opening.offset, prefix + token.text, None, self._arguments())
+
+    def _struct_name(self, prefix: str, first: Token) -> str | None:
+        """Look ahead for `a.b.C{`; if it is there, move to the brace and return the name."""
+        index = self._index
+        words = [first.text]
+        while (
+            self._tokens[index].kind == "."
+            and index + 1 < len(self._tokens)
+            and self._tokens[index + 1].kind == "IDENT"
+        ):
+            words.append(self._tokens[index + 1].text)
+            index += 2
+        if self._tokens[index].kind != "{":
+            return None
+        self._index = index
+        self._token = self._tokens[index]
+        return prefix + ".".join(words)
+
+    def _struct(self, name: str) -> Node:
+        brace = self._advance()
+        fields: list[Field] = []
+        while self._token.kind != "}":
+            optional = self._take("?") is not None
+            _, field_name = self._field_name()
+            colon = self._expect(":")
+            fields.append(Field(colon.offset, field_name, self._expression(), optional))
+            if not self._take(","):
+                break
+        self._expect("}")
+        return Struct(self._id(), brace.offset, name, fields)
+
+    def _list(self) -> Node:
+        bracket = self._advance()
+        elements: list[Node] = []
+        optional: set[int] = set()
+        while self._token.kind != "]":
+            if not elements and self._take(","):
+                break
+            if self._take("?"):
+                optional.add(len(elements))
+            elements.append(self._expression())
+            if not self._take(","):
+                break
+        if self._token.kind != "]":
+            raise self._stop(f"mismatched input '{self._token.text}' expecting ']'")
+        self._advance()
+        return ListNode(self._id(), bracket.offset, elements, frozenset(optional))
+
+    def _map(self) -> Node:
+        brace = self._advance()
+        entries: list[Entry] = []
+        while self._token.kind != "}":
+            if not entries and self._take(","):
+                break
+            optional = self._take("?") is not None
+            key = self._expression()
+            colon = self._expect(":")
+            entries.append(Entry(colon.offset, key, self._expression(), optional))
+            if not self._take(","):
+                break
+        if self._token.kind != "}":
+            raise self._stop(f"mismatched input '{self._token.text}' expecting '}}'")
+        self._advance()
+        return MapNode(self._id(), brace.offset, entries)
+
+    def _number(self) -> Node:
+        start = self._token
+        sign = -1 if self._take("-") else 1
+        token = self._token
+        if token.kind not in ("INT", "FLOAT") and (token.kind != "UINT" or sign < 0):
+            raise self._stop(f"mismatched input '{token.text}' expecting {_EXPRESSION_START}")
+        self._advance()
+        if token.kind == "FLOAT":
+            number = float(token.text)
+            if math.isinf(number):
+                return self._error(start.offset, "invalid double literal")
+            return Literal(self._id(), start.offset, sign * number)
+        if token.kind == "UINT":
+            value = _whole(token.text[:-1])
+            if value > UINT64_MAX:
+                return self._error(start.offset, "invalid uint literal")
+            return Literal(self._id(), start.offset, Uint(value))
+        value = sign * _whole(token.text)
+        if not INT64_MIN <= value <= INT64_MAX:
+            return self._error(start.offset, "invalid int literal")
+        return Literal(self._id(), start.offset, value)
+
+    def _text(self, token: Token) -> Node:
+        try:
+            value = unescape(token.text, is_bytes=token.kind == "BYTES")
+        except ValueError as error:
+            return self._error(token.offset, str(error))
+        return Literal(self._id(), token.offset, value)
+
+
+def _whole(text: str) -> int:
+    digits, base = (text[2:], 16) if text.startswith("0x") else (text, 10)
+    # Longer texts are out of range anyway, and Python refuses to parse very long ones.
+    return int(digits, base) if len(digits.lstrip("0")) <= 20 else UINT64_MAX + 1

@@ -1,0 +1,138 @@
+"""A compiled expression: how it is made, and how it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dray.api.features import Features
+from dray.cel import kinds
+from dray.cel.checker import check
+from dray.cel.device import DeviceInput
+from dray.cel.environment import CONSUMABLE_CAPACITY, LIST_TYPE_ATTRIBUTES, Environment, environment_for
+from dray.cel.errors import CompileError, EvaluationError
+from dray.cel.estimate import max_cost
+from dray.cel.interpreter import RUN_TIME_LIMIT, Failure, Frame, Meter, Step
+from dray.cel.kinds import CelType
+from dray.cel.parser import parse
+from dray.cel.planning import plan
+from dray.cel.source import Complaints, Source
+from dray.cel.syntax import Node
+from dray.cel.validators import validate
+from dray.cel.values import type_name
+
+
+class Program:
+    """A compiled expression. Immutable after compilation; may be shared between threads."""
+
+    __slots__ = ("_steps", "expression", "max_cost", "output_type", "tree")
+
+    def __init__(self, expression: str, tree: Node, steps: Step, cost: int) -> None:
+        self.expression = expression
+        self.tree = tree
+        self.output_type: CelType = tree.type
+        self.max_cost = cost
+        self._steps = steps
+
+    def evaluate(self, device: DeviceInput) -> bool:
+        """Tell whether the device matches; raise EvaluationError."""
+        return self.evaluate_with_cost(device)[0]
+
+    def evaluate_with_cost(self, device: DeviceInput, limit: int = RUN_TIME_LIMIT) -> tuple[bool, int]:
+        """Tell whether the device matches, and at what cost; raise EvaluationError."""
+        value, cost = self.value_with_cost(device, limit)
+        if not isinstance(value, bool):
+            raise not_a_bool(value)
+        return value, cost
+
+    def value_with_cost(self, device: DeviceInput, limit: int = RUN_TIME_LIMIT) -> tuple[object, int]:
+        """Return the value of the expression and its cost; raise EvaluationError."""
+        meter = Meter(limit)
+        value = self.run(device, meter)
+        return value, meter.cost
+
+    def run(self, device: DeviceInput, meter: Meter) -> object:
+        """Evaluate with a meter of the caller's; raise EvaluationError."""
+        if device.poison:
+            raise EvaluationError(device.poison)
+        value = self._steps.run(Frame(meter, None, device.variables))
+        if isinstance(value, Failure):
+            raise EvaluationError(value.message)
+        return value
+
+
+def not_a_bool(value: object) -> EvaluationError:
+    """Return the error of a selector whose value is no bool."""
+    name = type_name(value)
+    return EvaluationError(
+        f"CEL result of type {name} could not be converted to bool: unsupported type conversion from '{name}' to bool"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What admission wants to know about an expression."""
+
+    error: str | None
+    max_cost: int
+
+
+def compile_selector(expression: str, *, features: AbstractSet[str], stored: bool = False) -> Program:
+    """Compile a device selector; raise CompileError."""
+    return _compile(expression, _gates(features), stored, False)
+
+
+def compile_derived(expression: str, *, features: AbstractSet[str], stored: bool = False) -> Program:
+    """Compile the expression of a derived attribute; raise CompileError."""
+    return _compile(expression, _gates(features), stored, True)
+
+
+def check_expression(
+    expression: str, *, features: AbstractSet[str], stored: bool = False, derived: bool = False
+) -> Verdict:
+    """Compile for admission: say what is wrong, or what the expression may cost."""
+    try:
+        program = _compile(expression, _gates(features), stored, derived)
+    except CompileError as error:
+        return Verdict(str(error), 0)
+    return Verdict(None, program.max_cost)
+
+
+def _gates(features: AbstractSet[str]) -> Features:
+    return Features(name for name in (CONSUMABLE_CAPACITY, LIST_TYPE_ATTRIBUTES) if name in features)
+
+
+@lru_cache(maxsize=65536)
+def _compile(expression: str, gates: Features, stored: bool, derived: bool) -> Program:  # noqa: FBT001
+    environment = environment_for(gates, stored=stored)
+    complaints = Complaints(Source(expression))
+    tree = parse(complaints)
+    if tree is None:
+        raise complaints.error()
+    check(tree, environment, complaints)
+    if complaints:
+        raise complaints.error()
+    validate(tree, complaints)
+    if complaints:
+        raise complaints.error()
+    _check_output(tree.type, environment, derived=derived)
+    return Program(expression, tree, plan(tree), max_cost(tree, environment.shape))
+
+
+_DERIVED = frozenset({kinds.BOOL, kinds.INT, kinds.STRING, kinds.ANY, kinds.DYN, kinds.SEMVER})
+
+
+def _check_output(kind: CelType, environment: Environment, *, derived: bool) -> None:
+    if not derived:
+        if kind not in (kinds.BOOL, environment.leaf):
+            raise CompileError(f"must evaluate to bool or the unknown type, not {kind}")
+        return
+    if kind in _DERIVED:
+        return
+    if environment.lists_allowed and kind.kind == "list" and kind.params[0] in _DERIVED:
+        return
+    lists = " or a list of these scalars" if environment.lists_allowed else ""
+    raise CompileError(
+        f"must evaluate to a primitive scalar (string, integer, boolean, semver){lists}, not {kind}"
+    )

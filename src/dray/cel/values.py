@@ -1,0 +1,353 @@
+"""Run-time values, and what it means that two of them are equal or ordered.
+
+CEL value → Python value: null None, bool bool, int int, uint Uint, double float,
+string str, bytes bytes, list list, map dict, timestamp Timestamp, duration Duration,
+optional Optional, type CelType, and Quantity, Semver, Url, Ip, Cidr, Format.
+
+Python thinks that True == 1, so bool must be told from int at every comparison
+and in map keys: maps are built by `make_map`, which keeps bool keys apart.
+
+Values are compared the way cel-go does: numbers across types by value, other
+values of different types are unequal, but the Kubernetes types (Quantity, Semver,
+...) refuse to be compared with anything else when they stand on the left.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from dray.api.quantity import Quantity
+from dray.api.semver import Semver
+from dray.cel.errors import Fault, no_such_overload
+from dray.cel.kinds import CelType
+
+INT64_MIN = -(2**63)
+INT64_MAX = 2**63 - 1
+UINT64_MAX = 2**64 - 1
+
+NANOS = 1_000_000_000
+
+
+class Uint(int):
+    """An unsigned integer: a number of its own type, equal to the int of the same value."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Duration:
+    """A length of time in nanoseconds."""
+
+    nanos: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Timestamp:
+    """A point in time: nanoseconds since 1970 in UTC."""
+
+    nanos: int
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """A value that may be absent."""
+
+    value: object = None
+    present: bool = True
+
+
+NOTHING = Optional(None, present=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A parsed URL or absolute path."""
+
+    scheme: str
+    host: str
+    hostname: str
+    port: str
+    escaped_path: str
+    query: tuple[tuple[str, tuple[str, ...]], ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ip:
+    """An IP address."""
+
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Cidr:
+    """An address with a prefix length; the address may have bits beyond the prefix."""
+
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address
+    prefix: int
+
+    @property
+    def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+        """The network that the prefix describes."""
+        return ipaddress.ip_network((self.address, self.prefix), strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A named text format; see `formats`."""
+
+    name: str
+
+
+class _BoolKey:
+    """Stands for a bool among the keys of a map."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, *, value: bool) -> None:
+        self.value = value
+
+
+_TRUE_KEY, _FALSE_KEY = _BoolKey(value=True), _BoolKey(value=False)
+
+
+def map_key(key: object) -> object:
+    """Return the key under which a Python dict holds a CEL key; raise Fault if it can be none."""
+    if key is True:
+        return _TRUE_KEY
+    if key is False:
+        return _FALSE_KEY
+    if isinstance(key, str | int):
+        return key
+    if isinstance(key, float):
+        # 1.0 finds the entry of 1; 1.5 and NaN find nothing.
+        return int(key) if key.is_integer() else _NoKey
+    raise Fault(f"unsupported key type: {type_name(key)}")
+
+
+class _NoKey:
+    """No map has this key."""
+
+
+def map_find(entries: Mapping[object, object], key: object) -> object:
+    """Return the value at a key, or MISSING."""
+    try:
+        found = map_key(key)
+    except Fault:
+        return MISSING
+    if isinstance(entries, Domains):
+        # Any domain can be looked up: an unknown one is an empty map.
+        return entries[found] if isinstance(found, str) else {}
+    return entries.get(found, MISSING)
+
+
+def map_has(entries: Mapping[object, object], key: object) -> bool:
+    """Tell whether `key in entries`; unlike a lookup this tells unknown domains apart."""
+    try:
+        return map_key(key) in entries
+    except Fault:
+        return False
+
+
+def map_keys(entries: Mapping[object, object]) -> Iterator[object]:
+    """Yield the keys as CEL values."""
+    for key in entries:
+        yield key.value if isinstance(key, _BoolKey) else key
+
+
+def map_items(entries: Mapping[object, object]) -> Iterator[tuple[object, object]]:
+    """Yield keys as CEL values, with their values."""
+    for key, value in entries.items():
+        yield (key.value if isinstance(key, _BoolKey) else key), value
+
+
+class _Missing:
+    """The absence of a map entry."""
+
+
+MISSING = _Missing()
+
+
+class Domains(dict[object, object]):
+    """A map of domains: looking up an unknown one gives an empty map."""
+
+    __slots__ = ()
+
+    def __missing__(self, key: object) -> dict[object, object]:
+        return {}
+
+
+_TYPE_NAMES: dict[type, str] = {
+    type(None): "null_type",
+    bool: "bool",
+    int: "int",
+    Uint: "uint",
+    float: "double",
+    str: "string",
+    bytes: "bytes",
+    list: "list",
+    dict: "map",
+    Domains: "map",
+    Duration: "google.protobuf.Duration",
+    Timestamp: "google.protobuf.Timestamp",
+    Optional: "optional_type",
+    CelType: "type",
+    Quantity: "kubernetes.Quantity",
+    Semver: "kubernetes.Semver",
+    Url: "kubernetes.URL",
+    Ip: "net.IP",
+    Cidr: "net.CIDR",
+    Format: "kubernetes.NamedFormat",
+}
+
+
+def type_name(value: object) -> str:
+    """Return the name of a value's type."""
+    return _TYPE_NAMES.get(type(value), type(value).__name__)
+
+
+# How Go spells the run-time types that occur in messages.
+_GO_NAMES = {
+    "null_type": "types.Null",
+    "bool": "types.Bool",
+    "int": "types.Int",
+    "uint": "types.Uint",
+    "double": "types.Double",
+    "string": "types.String",
+    "bytes": "types.Bytes",
+    "google.protobuf.Duration": "types.Duration",
+    "google.protobuf.Timestamp": "types.Timestamp",
+    "optional_type": "*types.Optional",
+    "type": "*types.Type",
+    "kubernetes.Quantity": "cel.Quantity",
+    "kubernetes.Semver": "cel.Semver",
+    "kubernetes.URL": "cel.URL",
+    "net.IP": "cel.IP",
+    "net.CIDR": "cel.CIDR",
+    "kubernetes.NamedFormat": "*cel.Format",
+}
+
+
+def go_type_name(value: object) -> str:
+    """Return how upstream's messages name the type of a value."""
+    name = type_name(value)
+    return _GO_NAMES.get(name, name)
+
+
+def is_number(value: object) -> bool:
+    """Tell whether a value is an int, uint or double."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_STRICT_LEFT = (Quantity, Semver, Url, Ip, Cidr, Format)
+
+
+def equal(left: object, right: object) -> bool:
+    """Compare two values; raise Fault where the left one refuses the right one's type."""
+    kind = type(left)
+    if kind is type(right) and kind in _PLAIN:
+        return left == right
+    if left is None or right is None:
+        return left is right
+    if is_number(left):
+        return is_number(right) and left == right
+    if isinstance(left, list):
+        return isinstance(right, list) and len(left) == len(right) and _equal_items(left, right)
+    if isinstance(left, dict):
+        return isinstance(right, dict) and _equal_maps(left, right)
+    if isinstance(left, Optional):
+        return _equal_optionals(left, right)
+    if isinstance(left, CelType):
+        return isinstance(right, CelType) and left.name == right.name
+    if isinstance(left, _STRICT_LEFT):
+        if kind is not type(right):
+            raise no_such_overload()
+        return left == right
+    return kind is type(right) and left == right
+
+
+_PLAIN = frozenset({str, int, bool, bytes, Duration, Timestamp, Quantity, Semver})
+
+
+def _equal_items(left: list[object], right: list[object]) -> bool:
+    fault: Fault | None = None
+    for one, other in zip(left, right, strict=True):
+        try:
+            if not equal(one, other):
+                return False
+        except Fault as error:
+            fault = fault or error
+    if fault is not None:
+        raise fault
+    return True
+
+
+def _equal_maps(left: Mapping[object, object], right: Mapping[object, object]) -> bool:
+    if len(left) != len(right):
+        return False
+    for key, value in map_items(left):
+        other = map_find(right, key)
+        if other is MISSING:
+            return False
+        if not equal(value, other):
+            return False
+    return True
+
+
+def _equal_optionals(left: Optional, right: object) -> bool:
+    if not isinstance(right, Optional) or left.present != right.present:
+        return False
+    return not left.present or equal(left.value, right.value)
+
+
+def compare(left: object, right: object) -> int:
+    """Return -1, 0 or 1; raise Fault where there is no order."""
+    if is_number(left) and is_number(right):
+        assert isinstance(left, int | float)
+        assert isinstance(right, int | float)
+        if isinstance(left, float) and math.isnan(left) or isinstance(right, float) and math.isnan(right):
+            raise Fault("NaN values cannot be ordered")
+        return (left > right) - (left < right)
+    kind = type(left)
+    if kind is not type(right) or kind not in _ORDERED:
+        raise no_such_overload()
+    return (left > right) - (left < right)  # type: ignore[operator]
+
+
+_ORDERED = frozenset({bool, str, bytes, Duration, Timestamp})
+
+
+def size_of(value: object) -> int:
+    """Return the size that costs are computed from: characters, bytes, entries, else 1."""
+    if isinstance(value, str | bytes | list | dict):
+        return len(value)
+    if isinstance(value, Cidr):
+        return (value.prefix + 7) // 8
+    if isinstance(value, Ip):
+        return 4 if value.address.version == 4 else 16
+    return 1
+
+
+def is_zero(value: object) -> bool:
+    """Tell whether a value is the zero of its type (for optional.ofNonZeroValue)."""
+    if value is None:
+        return True
+    if isinstance(value, bool | int | float | str | bytes | list | dict):
+        return not value
+    if isinstance(value, Duration):
+        return value.nanos == 0
+    return isinstance(value, Optional) and not value.present
+
+
+def number_in_range(value: int, message: str, *, unsigned: bool = False) -> int:
+    """Return an integer of the right type, or raise Fault(message) on overflow."""
+    if unsigned:
+        if not 0 <= value <= UINT64_MAX:
+            raise Fault(message)
+        return Uint(value)
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise Fault(message)
+    return value
