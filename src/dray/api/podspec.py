@@ -238,6 +238,7 @@ class RunPodSpec(View, frozen=True):
     hostname: str = ""
     host_network: bool = False
     security_context: PodSecurityContext | None = None
+    scheduling_group: PodSchedulingGroup | None = None
 
 
 class RunPodStatus(View, frozen=True):

@@ -54,6 +54,7 @@ class ClaimInfo:
     devices_by_driver: dict[str, list[HeldDevice]] = field(default_factory=dict)
     is_prepared: bool = False
     is_unpreparing: bool = False
+    skips_unprepare: frozenset[str] = frozenset()  # drivers; not in the checkpoint, where calling is harmless
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class ClaimBook:
         for facts in claims:
             info = self.infos.setdefault(facts.key, ClaimInfo(facts.key, facts.uid))
             info.pod_uids.add(pod_uid)
+            info.skips_unprepare = facts.skips_unprepare
             for driver in facts.drivers:
                 info.devices_by_driver.setdefault(driver, [])
         return [facts for facts in claims if not self.infos[facts.key].is_prepared]

@@ -1,0 +1,306 @@
+"""Claims of pods, from the API server through the drivers and back: the acting side of `claims`.
+
+Prepare, for one pod:
+
+    read every claim and judge it  →  reserve all in the book  →  checkpoint
+    →  call each driver once, with all its claims  →  enter the answers  →  checkpoint  →  prepared
+
+The first step touches nothing, so a pod with one bad claim leaves no trace. The
+checkpoint comes before the calls: a driver may have prepared what we never heard
+of, and after a crash the book says whom to ask. Release is the same backwards:
+
+    call each driver for claims that the pod was the last to hold  →  strike out  →  checkpoint
+
+Both are safe to repeat from any point (tests/e2e/test_node_kills.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from dray.api.podspec import RunPod
+from dray.api.resource import DeviceRequestAllocationResult, ResourceClaim
+from dray.client import Client, ClientError, NotFound
+from dray.client.resources import CLAIMS
+from dray.node.checkpoint import CheckpointFile
+from dray.node.claims import ClaimBook, ClaimFacts, ClaimInfo, ClaimKey, ClaimRefused, group_by_driver
+from dray.node.plugins import PluginError, PluginRegistry
+
+log = logging.getLogger("dray.node")
+
+PREPARE, UNPREPARE = "NodePrepareResources", "NodeUnprepareResources"
+Steps = Callable[[str], None]
+
+
+class ClaimsUnusable(Exception):
+    """The pod cannot have its claims now; the text is for the user."""
+
+
+def no_steps(_: str) -> None:
+    """Ignore the steps."""
+
+
+class ClaimKeeper:
+    """Prepares and releases the claims of this node's pods."""
+
+    def __init__(
+        self,
+        client: Client,
+        registry: PluginRegistry,
+        book: ClaimBook,
+        checkpoint: CheckpointFile,
+        *,
+        steps: Steps = no_steps,
+        observe: Callable[[str, float, bool], None] = lambda operation, seconds, is_ok: None,
+    ) -> None:
+        self._client = client
+        self._registry = registry
+        self.book = book
+        self._checkpoint = checkpoint
+        self._step = steps
+        self._observe = observe
+        self._releasing: dict[str, asyncio.Lock] = {}
+
+    # --- preparing --------------------------------------------------------------
+
+    async def prepare(self, pod: RunPod) -> None:
+        """Make all claims of the pod usable, or raise ClaimsUnusable."""
+        started = time.monotonic()
+        is_ok = False
+        try:
+            facts = await self._judge(pod)
+            needed = self.book.reserve(pod.metadata.uid, facts)
+            self._step("prepare:reserved")
+            await self._checkpoint.commit()
+            self._step("prepare:checkpointed")
+            await self._call_prepare(needed)
+            self._step("prepare:called")
+            await self._checkpoint.commit()
+            self._step("prepare:answered")
+            for fact in needed:
+                self.book.mark_prepared(fact.key)
+            is_ok = True
+        except (ClaimRefused, PluginError, ClientError, OSError) as error:
+            raise ClaimsUnusable(str(error)) from error
+        finally:
+            self._observe("PrepareResources", time.monotonic() - started, is_ok)
+
+    async def _judge(self, pod: RunPod) -> list[ClaimFacts]:
+        """Read and check every claim; no state changes."""
+        wanted = list(claim_names(pod))
+        claims = await asyncio.gather(*(self._read(key) for key, _ in wanted))
+        facts = []
+        for (key, is_from_template), claim in zip(wanted, claims, strict=True):
+            refuse_unfit(pod, key, claim, is_from_template)
+            facts.append(facts_of(key, claim))
+        for driver in {driver for fact in facts for driver in set(fact.drivers) - fact.skips_prepare}:
+            self._registry.find(driver)
+        return facts
+
+    async def _read(self, key: ClaimKey) -> ResourceClaim:
+        try:
+            return await self._client.get(CLAIMS, key.name, key.namespace, view=ResourceClaim)
+        except NotFound as error:
+            raise ClaimRefused(f"claim {key} does not exist") from error
+
+    async def _call_prepare(self, claims: Sequence[ClaimFacts]) -> None:
+        async def call(driver: str, mine: Sequence[ClaimFacts]) -> None:
+            mine = [fact for fact in mine if driver not in fact.skips_prepare]
+            if not mine:
+                return
+            answers = await self._registry.find(driver).prepare(mine)
+            errors = []
+            for fact in mine:
+                answer = answers[fact.uid]
+                if isinstance(answer, str):
+                    errors.append(f"claim {fact.key}: driver {driver}: {answer}")
+                else:
+                    self.book.record(fact.key, driver, answer)
+            if errors:
+                raise ClaimRefused("; ".join(errors))
+
+        # All drivers are let finish even if one fails: their answers belong in the book.
+        outcomes = await asyncio.gather(
+            *(call(driver, mine) for driver, mine in group_by_driver(claims).items()), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    # --- releasing --------------------------------------------------------------
+
+    async def release(self, pod_uid: str) -> None:
+        """Give back all claims that the pod holds, or raise ClaimsUnusable; harmless to repeat."""
+        started = time.monotonic()
+        is_ok = False
+        lock = self._releasing.setdefault(pod_uid, asyncio.Lock())
+        try:
+            async with lock:
+                last = self.book.release(pod_uid)
+                try:
+                    await self._call_unprepare(last)
+                finally:
+                    await self._checkpoint.commit()
+                self._step("release:checkpointed")
+            self._releasing.pop(pod_uid, None)
+            is_ok = True
+        except (ClaimRefused, PluginError, OSError) as error:
+            raise ClaimsUnusable(str(error)) from error
+        finally:
+            self._observe("UnprepareResources", time.monotonic() - started, is_ok)
+
+    async def _call_unprepare(self, infos: Sequence[ClaimInfo]) -> None:
+        errors: dict[ClaimKey, list[str]] = {info.key: [] for info in infos}
+
+        async def call(driver: str, mine: Sequence[ClaimFacts]) -> None:
+            try:
+                outcomes = await self._registry.find(driver).unprepare(mine)
+            except PluginError as error:
+                outcomes = {fact.uid: str(error) for fact in mine}
+            for fact in mine:
+                if outcomes[fact.uid]:
+                    errors[fact.key].append(f"claim {fact.key}: driver {driver}: {outcomes[fact.uid]}")
+
+        facts = [
+            ClaimFacts(
+                info.key, info.uid, [d for d in info.devices_by_driver if d not in info.skips_unprepare]
+            )
+            for info in infos
+        ]
+        await asyncio.gather(*(call(driver, mine) for driver, mine in group_by_driver(facts).items()))
+        self._step("release:called")
+        for key, texts in errors.items():
+            if texts:
+                self.book.give_up_unpreparing(key)
+            else:
+                self.book.forget(key)
+        failed = [text for texts in errors.values() for text in texts]
+        if failed:
+            raise ClaimRefused("; ".join(failed))
+
+    async def reconcile(self, active_pod_uids: Iterable[str]) -> None:
+        """Release claims of pods that are no longer active here; failures are tried again next time."""
+        for pod_uid in self.book.pods() - set(active_pod_uids):
+            try:
+                await self.release(pod_uid)
+                log.info("released claims of pod %s, which is gone", pod_uid)
+            except ClaimsUnusable as error:
+                log.warning("claims of pod %s, which is gone, are not released yet: %s", pod_uid, error)
+
+    async def rebuild(self, node_name: str) -> None:
+        """Refill an empty book from the API server, after the checkpoint was lost.
+
+        Every claim that is allocated on this node is entered with the pods it is
+        reserved for; reconciling then releases those whose pods are not here.
+        """
+        listed = await self._client.list(CLAIMS, view=ResourceClaim)
+        infos = []
+        for claim in listed.items:
+            allocation = claim.status.allocation
+            if allocation is None or not any(
+                result.pool == node_name for result in allocation.devices.results
+            ):
+                continue
+            key = ClaimKey(claim.metadata.namespace, claim.metadata.name)
+            drivers = facts_of(key, claim).drivers
+            pods = {consumer.uid for consumer in claim.status.reserved_for} or {"unknown"}
+            infos.append(ClaimInfo(key, claim.metadata.uid, pods, {driver: [] for driver in drivers}))
+        self.book.restore(infos)
+        await self._checkpoint.commit()
+        log.warning("rebuilt the record of claims from the API server: %d claims", len(infos))
+
+    # --- using ------------------------------------------------------------------
+
+    def cdi_ids(self, pod: RunPod, container: str) -> list[str]:
+        """Return the CDI names of exactly the devices that a container may see."""
+        return self.book.cdi_ids(container_references(pod, container))
+
+
+def claim_names(pod: RunPod) -> Iterable[tuple[ClaimKey, bool]]:
+    """Yield the claims of a pod, and whether each was made from a template for it."""
+    made = {status.name: status for status in pod.status.resource_claim_statuses}
+    namespace = pod.metadata.namespace
+    for entry in pod.spec.resource_claims:
+        if entry.resource_claim_name is not None:
+            yield ClaimKey(namespace, entry.resource_claim_name), False
+        elif entry.name not in made:
+            raise ClaimRefused(f"pod claim {entry.name}: the claim was not made from its template yet")
+        else:
+            name = made[entry.name].resource_claim_name
+            if name is not None:  # None means: this pod needs none
+                yield ClaimKey(namespace, name), True
+    extended = pod.status.extended_resource_claim_status
+    if extended is not None and extended.resource_claim_name:
+        yield ClaimKey(namespace, extended.resource_claim_name), True
+
+
+def container_references(pod: RunPod, container: str) -> list[tuple[ClaimKey, str]]:
+    """Return which (claim, request) pairs a container uses; an empty request is the whole claim."""
+    namespace = pod.metadata.namespace
+    made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
+    names = {
+        entry.name: entry.resource_claim_name
+        if entry.resource_claim_name is not None
+        else made.get(entry.name)
+        for entry in pod.spec.resource_claims
+    }
+    found: list[tuple[ClaimKey, str]] = []
+    for spec in (*pod.spec.init_containers, *pod.spec.containers):
+        if spec.name != container:
+            continue
+        for used in spec.resources.claims:
+            name = names.get(used.name)
+            if name:
+                found.append((ClaimKey(namespace, name), used.request))
+    extended = pod.status.extended_resource_claim_status
+    if extended is not None:
+        key = ClaimKey(namespace, extended.resource_claim_name)
+        found += [(key, m.request_name) for m in extended.request_mappings if m.container_name == container]
+    return found
+
+
+def refuse_unfit(pod: RunPod, key: ClaimKey, claim: ResourceClaim, is_from_template: bool) -> None:
+    """Raise ClaimRefused unless the pod may use the claim."""
+    uid = pod.metadata.uid
+    if is_from_template:
+        owners = [owner.uid for owner in claim.metadata.owner_references if owner.controller]
+        if uid not in owners:
+            raise ClaimRefused(
+                f"claim {key} was not made for pod {pod.key} (it is owned by {owners or 'nobody'})"
+            )
+    if claim.metadata.deletion_timestamp is not None and not claim.status.reserved_for:
+        raise ClaimRefused(f"claim {key} is being deleted")
+    if claim.status.allocation is None:
+        raise ClaimRefused(f"claim {key} is not allocated")
+    group = pod.spec.scheduling_group
+    group_name = group.pod_group_name if group else None
+    for consumer in claim.status.reserved_for:
+        if consumer.uid == uid or (consumer.resource == "podgroups" and consumer.name == group_name):
+            return
+    raise ClaimRefused(f"pod {pod.key} may not use claim {key}: it is not in the claim's reservedFor")
+
+
+def facts_of(key: ClaimKey, claim: ResourceClaim) -> ClaimFacts:
+    """Return what the drivers' calls need to know of an allocated claim."""
+    assert claim.status.allocation is not None
+    results = claim.status.allocation.devices.results
+    drivers = list(dict.fromkeys(result.driver for result in results))
+    return ClaimFacts(
+        key,
+        claim.metadata.uid,
+        drivers,
+        frozenset(driver for driver in drivers if _skips(results, driver, PREPARE)),
+        frozenset(driver for driver in drivers if _skips(results, driver, UNPREPARE)),
+    )
+
+
+def _skips(results: Sequence[DeviceRequestAllocationResult], driver: str, operation: str) -> bool:
+    """An operation is skipped only if every device of the driver says so."""
+    return all(
+        operation in result.skip_node_operations or "*" in result.skip_node_operations
+        for result in results
+        if result.driver == driver
+    )
