@@ -39,6 +39,7 @@ class Caches:
         self.assumed: dict[
             str, str
         ] = {}  # pod uid -> node, from the decision until the server says it is bound
+        self.committing: set[str] = set()  # uids of pods whose writes are under way
         self.holders: dict[DeviceKey, dict[str, int]] = defaultdict(
             dict
         )  # exclusive device -> claim uid -> revision
