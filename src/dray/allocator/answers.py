@@ -157,7 +157,7 @@ class Explanation:
         if self.fits:
             yield f"fits on {_some(self.fits)}"
         for node, error in self.errors.items():
-            yield f"{'every node' if not node else node}: {error}"
+            yield f"{node or 'every node'}: {error}"
         for nodes, requests in self.reasons:
             yield f"does not fit on {_some(nodes)}"
             for request in requests:

@@ -1,0 +1,123 @@
+"""Allocation cases as data: one world, one question per node, in one JSON object.
+
+The format is that of the reference vectors: `features`, `node` (or `nodes`), `claims`,
+`classes`, `slices`, and bare use as `allocatedDevices`, `allocatedSharedDevices`,
+`aggregatedCapacity`. `dray plan` reads it, and so do the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from dray.allocator.answers import DeviceId
+from dray.allocator.world import World
+from dray.api.core import Node
+from dray.api.features import Features
+from dray.api.meta import ObjectMeta, View
+from dray.api.quantity import parse_quantity
+from dray.api.resource import DeviceClass, DeviceTaintRule, QuantityValue, ResourceClaim, ResourceSlice
+
+
+class CaseError(ValueError):
+    """The case cannot be read; the text says where and why."""
+
+
+class UsedDevice(View, frozen=True):
+    """A device in use, with what is used of it."""
+
+    driver: str
+    pool: str
+    device: str
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    consumed: dict[str, QuantityValue] = {}
+
+    @property
+    def id(self) -> DeviceId:
+        """Return the identity."""
+        return DeviceId(self.driver, self.pool, self.device)
+
+
+class Case(View, frozen=True):
+    """A question with its world."""
+
+    name: str = ""
+    features: list[str] | None = None
+    node: Node | str | None = None
+    nodes: list[Node | str] | None = None
+    claims: list[ResourceClaim] | None = None
+    classes: list[DeviceClass] | None = None
+    slices: list[ResourceSlice] | str | None = None
+    taint_rules: list[DeviceTaintRule] | None = None
+    allocated_devices: list[UsedDevice] | None = None
+    allocated_shared_devices: list[UsedDevice] | None = None
+    aggregated_capacity: list[UsedDevice] | None = None
+    allocated_claims: list[ResourceClaim] | None = None
+    first: int | None = None
+    policy: str | None = None
+
+    def all_nodes(self) -> list[Node]:
+        """Return the nodes asked about; a bare name is a node without labels."""
+        nodes = self.nodes if self.nodes is not None else [self.node] if self.node is not None else []
+        return [Node(metadata=ObjectMeta(name=n)) if isinstance(n, str) else n for n in nodes]
+
+
+def read_case(data: Mapping[str, Any]) -> Case:
+    """Read a case from plain data. Raises CaseError."""
+    try:
+        return msgspec.convert(data, Case)
+    except msgspec.ValidationError as error:
+        raise CaseError(str(error)) from error
+
+
+def features_of(names: list[str] | None) -> Features:
+    """Read gates; `A+B` switches both on. None or [] means: no optional gate is on."""
+    return Features(gate for name in names or [] for gate in name.split("+"))
+
+
+def build_world(case: Case, *, new_share_id: Callable[[], str] | None = None) -> World:
+    """Build the world of a case; without `features` the defaults of v1.37 are on. Raises CaseError."""
+    features = Features.default() if case.features is None else features_of(case.features)
+    world = World(features, new_share_id=new_share_id)
+    if isinstance(case.slices, str):
+        raise CaseError(f'slices must be a list or "same", not {case.slices!r}')
+    add_slices(world, case)
+    add_rest(world, case)
+    return world
+
+
+def add_slices(world: World, case: Case) -> None:
+    """Put the hardware of a case into a world. Raises CaseError."""
+    assert not isinstance(case.slices, str)
+    for index, resource_slice in enumerate(case.slices or []):
+        name = resource_slice.metadata.name
+        try:
+            # Names should be unique but need not be in a file; the order decides between equals.
+            world.set_slice(resource_slice, key=f"{name}\0{index:08}")
+        except ValueError as error:
+            raise CaseError(f"slice {name!r}: {error}") from error
+
+
+def add_rest(world: World, case: Case) -> Callable[[], None]:
+    """Put classes, nodes, rules and use into a world; return what undoes the use. Raises CaseError."""
+    for device_class in case.classes or []:
+        world.set_class(device_class)
+    for node in case.all_nodes():
+        world.set_node(node)
+    for rule in case.taint_rules or []:
+        world.set_taint_rule(rule)
+    for claim in case.allocated_claims or []:
+        world.set_claim(claim)
+    try:
+        return world.seed(
+            dedicated=[used.id for used in case.allocated_devices or []],
+            shares=[(used.id, used.share_id or "") for used in case.allocated_shared_devices or []],
+            consumed=[
+                (used.id, {name: parse_quantity(value).nanos for name, value in used.consumed.items()})
+                for used in case.aggregated_capacity or []
+            ],
+        )
+    except ValueError as error:
+        raise CaseError(f"aggregatedCapacity: {error}") from error

@@ -1,0 +1,248 @@
+"""Slices and devices as the search wants them: parsed once, equal parts shared.
+
+A ResourceSlice arrives as an API object and stays one; beside it stand the facts
+that the allocator asks for again and again: amounts as integers (nanos), counter
+consumption as tuples, taints that matter. Equal content becomes the same object
+(`Interner`), so that comparing two devices is comparing two small integers and
+5,000 equal nodes keep one copy.
+
+Invariant: facts never change after they are made; a changed slice makes new facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from dray.api.quantity import Quantity, parse_quantity
+from dray.api.resource import (
+    CapacityRequestPolicy,
+    Device,
+    DeviceAttribute,
+    DeviceCapacity,
+    DeviceTaint,
+    DeviceTaintRule,
+    ResourceSlice,
+)
+
+BLOCKING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+
+
+class Interner:
+    """Gives equal keys the same small integer, for the life of a world."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: dict[Hashable, int] = {}
+
+    def __call__(self, key: Hashable) -> int:
+        """Return the number of a key."""
+        ids = self._ids
+        found = ids.get(key)
+        if found is None:
+            found = ids[key] = len(ids)
+        return found
+
+
+class Consumption(NamedTuple):
+    """What a device draws from one counter set."""
+
+    counter_set: str
+    counters: tuple[tuple[str, int], ...]  # (counter, nanos)
+    groups: frozenset[str]  # compatibility groups; empty means: only with others that have none
+
+
+class CapacityFacts:
+    """The capacities of a device, shared by all devices with the same ones."""
+
+    __slots__ = ("capacities", "id", "policies", "values")
+
+    def __init__(self, id: int, capacities: dict[str, DeviceCapacity]) -> None:
+        self.id = id
+        self.capacities = capacities
+        self.values: dict[str, Quantity] = {name: parse_quantity(c.value) for name, c in capacities.items()}
+        self.policies: dict[str, CapacityRequestPolicy | None] = {
+            name: c.request_policy for name, c in capacities.items()
+        }
+
+
+class DeviceFacts:
+    """One device of one slice."""
+
+    __slots__ = ("capacity", "consumes", "device", "name", "resource_slice", "shape", "taints")
+
+    def __init__(
+        self,
+        device: Device,
+        resource_slice: SliceFacts,
+        capacity: CapacityFacts | None,
+        consumes: tuple[Consumption, ...],
+        taints: tuple[DeviceTaint, ...],
+        shape: int,
+    ) -> None:
+        self.device = device
+        self.name = device.name
+        self.resource_slice = resource_slice
+        self.capacity = capacity
+        self.consumes = consumes
+        self.taints = taints  # only those that can block, rules included
+        self.shape = shape  # equal for devices that differ in name, attributes and node only
+
+    @property
+    def is_shared(self) -> bool:
+        """Say whether several claims may hold the device (if the gate is on)."""
+        return bool(self.device.allow_multiple_allocations)
+
+
+class SliceFacts:
+    """One ResourceSlice and the facts about it that pools need."""
+
+    __slots__ = (
+        "devices",
+        "driver",
+        "generation",
+        "has_counters",
+        "key",
+        "name",
+        "node_name",
+        "per_device",
+        "pool",
+        "selects_nodes",
+        "shape",
+        "slice_count",
+        "spec",
+        "uses_groups",
+    )
+
+    def __init__(self, key: str, resource_slice: ResourceSlice) -> None:
+        spec = resource_slice.spec
+        self.key = key
+        self.name = resource_slice.metadata.name
+        self.spec = spec
+        self.driver = spec.driver
+        self.pool = spec.pool.name
+        self.generation = spec.pool.generation
+        self.slice_count = spec.pool.resource_slice_count
+        self.node_name = spec.node_name or ""
+        self.selects_nodes = bool(self.node_name or spec.all_nodes or spec.node_selector is not None)
+        self.per_device = bool(spec.per_device_node_selection)
+        self.has_counters = bool(spec.shared_counters)
+        self.uses_groups = any(
+            consumption.compatibility_groups
+            for device in spec.devices
+            for consumption in device.consumes_counters
+        )
+        self.devices: tuple[DeviceFacts, ...] = ()
+        self.shape: Hashable = ()
+
+
+class Workshop:
+    """Makes facts out of API objects, sharing equal parts across all slices of a world."""
+
+    def __init__(self) -> None:
+        self.intern = Interner()
+        self._capacities: dict[bytes, CapacityFacts] = {}
+        self._consumptions: dict[bytes, tuple[Consumption, ...]] = {}
+
+    def slice_facts(
+        self, key: str, resource_slice: ResourceSlice, rules: Iterable[DeviceTaintRule]
+    ) -> SliceFacts:
+        """Parse a slice. Raises QuantityError (a ValueError) for an amount that is none."""
+        facts = SliceFacts(key, resource_slice)
+        spec = resource_slice.spec
+        matching = [rule for rule in rules if _rule_concerns(rule, facts.driver, facts.pool, None)]
+        facts.devices = tuple(self._device_facts(facts, device, matching) for device in spec.devices)
+        counters = tuple(
+            (
+                counter_set.name,
+                tuple(sorted((n, parse_quantity(c.value).nanos) for n, c in counter_set.counters.items())),
+            )
+            for counter_set in spec.shared_counters
+        )
+        # Whether a result would be local is not part of the shape: it does not decide feasibility.
+        facts.shape = (facts.driver, counters, tuple(spec.skip_node_operations), facts.per_device)
+        return facts
+
+    def _device_facts(self, facts: SliceFacts, device: Device, rules: list[DeviceTaintRule]) -> DeviceFacts:
+        capacity = self._capacity_facts(device.capacity) if device.capacity else None
+        consumes = self._consumption(device) if device.consumes_counters else ()
+        taints: tuple[DeviceTaint, ...] = ()
+        if device.taints or rules:
+            from_rules = [
+                rule.spec.taint
+                for rule in rules
+                if _rule_concerns(rule, facts.driver, facts.pool, device.name)
+            ]
+            taints = tuple(t for t in [*device.taints, *from_rules] if t.effect in BLOCKING_EFFECTS)
+        shape = self.intern(
+            (
+                capacity.id if capacity else -1,
+                consumes,
+                tuple((t.key, t.value, t.effect) for t in taints),
+                bool(device.binding_conditions),
+                device.binding_conditions is not None,
+                bool(device.allow_multiple_allocations),
+            )
+        )
+        return DeviceFacts(device, facts, capacity, consumes, taints, shape)
+
+    def _capacity_facts(self, capacity: dict[str, DeviceCapacity]) -> CapacityFacts:
+        # Sorted, so that the order of the JSON object does not make a new shape.
+        key = msgspec.json.encode(sorted(capacity.items()))
+        found = self._capacities.get(key)
+        if found is None:
+            found = self._capacities[key] = CapacityFacts(len(self._capacities), capacity)
+        return found
+
+    def _consumption(self, device: Device) -> tuple[Consumption, ...]:
+        key = msgspec.json.encode(device.consumes_counters)
+        found = self._consumptions.get(key)
+        if found is None:
+            found = self._consumptions[key] = tuple(
+                Consumption(
+                    consumption.counter_set,
+                    tuple((name, parse_quantity(c.value).nanos) for name, c in consumption.counters.items()),
+                    frozenset(consumption.compatibility_groups),
+                )
+                for consumption in device.consumes_counters
+            )
+        return found
+
+
+def _rule_concerns(rule: DeviceTaintRule, driver: str, pool: str, device: str | None) -> bool:
+    """Say whether a rule taints the device (None: some device of the pool).
+
+    A rule without a selector taints every device when scheduling, as upstream's tracker
+    of slices does (its eviction controller reads the same rule as "none").
+    """
+    selector = rule.spec.device_selector
+    if selector is None:
+        return True
+    return (
+        (selector.driver is None or selector.driver == driver)
+        and (selector.pool is None or selector.pool == pool)
+        and (device is None or selector.device is None or selector.device == device)
+    )
+
+
+def find_attribute(device: DeviceFacts, name: str) -> DeviceAttribute | None:
+    """Look an attribute up by its full name; a driver's own may be published without the domain."""
+    return attribute_of(device.device.attributes, device.resource_slice.driver, name)
+
+
+def attribute_of(
+    attributes: dict[str, DeviceAttribute] | None, driver: str, name: str
+) -> DeviceAttribute | None:
+    """Look up `domain/id`, falling back to the bare id in the driver's own domain."""
+    if not attributes:
+        return None
+    found = attributes.get(name)
+    if found is not None:
+        return found
+    domain, slash, identifier = name.partition("/")
+    if slash and domain == driver:
+        return attributes.get(identifier)
+    return None

@@ -1,0 +1,275 @@
+"""What one pool means to one question, apart from what is in use.
+
+For each wish: which devices it selects, which it cannot take for good (taints, gates,
+capacities too small by themselves), on which looking at them is an error, how much
+of the capacities it needs; and for each constraint the value every device brings.
+A part depends only on the pool's structure and on the attributes the question reads,
+so all pools that are equal in these share one.
+
+Values in constraints are sets: a plain value is a set of one. "All match" is then a
+running intersection that stays non-empty, "all distinct" a union that new values do
+not meet, for plain and list attributes alike. Elements carry their kind, because the
+API keeps the integer 1, the bool true and the text "1" apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dray import cel
+from dray.allocator.answers import DeviceId
+from dray.allocator.capacity import AmountError, Need, need_of
+from dray.allocator.devices import DeviceFacts, find_attribute
+from dray.allocator.errors import CapacityError, SelectorError
+from dray.allocator.gates import Gates
+from dray.allocator.pools import PoolView
+from dray.allocator.requests import ConstraintSpec, Fatal, Question, SelectorUse, Wish
+from dray.allocator.selection import Derivation
+from dray.api.resource import DeviceAttribute, DeviceTaint, DeviceToleration
+
+Value = frozenset[object]  # elements are (kind, value)
+
+OPTIONAL_OPERATIONS = "DRAOptionalNodeOperations"  # declared by nodes whose kubelet can skip
+
+
+class WishPart:
+    """One wish on one pool; bits are devices of the pool."""
+
+    __slots__ = ("fatal", "matched", "needs", "operations", "tainted", "uncountable", "unsuitable")
+
+    def __init__(self) -> None:
+        self.matched = 0  # selected by class and request, and meant for the node
+        self.fatal: dict[int, Fatal] = {}  # bit -> what looking at the device raises
+        self.tainted = 0  # a taint is not tolerated
+        self.operations = 0  # needs a node that can skip operations
+        self.uncountable = 0  # draws from counters while the gate is off
+        self.unsuitable = 0  # its capacities do not suit the request
+        self.needs: dict[int, Need] = {}  # bit -> what would be taken
+
+
+class PoolPart:
+    """All wishes and constraints of a question on one pool."""
+
+    __slots__ = ("consumers", "number", "shared", "twins", "values", "wishes")
+
+    def __init__(self, number: int, question: Question, view: PoolView) -> None:
+        self.number = number  # equal parts have equal numbers
+        gates = question.gates
+        self.shared = _mask(gates.shares and d.is_shared for d in view.devices)
+        self.consumers = _mask(bool(d.consumes) for d in view.devices)
+        odd = {
+            bit
+            for bit, d in enumerate(view.devices)
+            if any(_is_odd(a) for a in (d.device.attributes or {}).values())
+        }
+        self.wishes = [_wish_part(wish, view, gates, odd) for wish in question.wishes]
+        # (constraint, wish) -> bit -> value, None where the device cannot join, Fatal where looking raises
+        self.values: dict[tuple[int, int], list[Value | Fatal | None]] = {}
+        for wish in question.wishes:
+            for number_of in wish.constraints:
+                constraint = question.constraints[number_of]
+                self.values[number_of, wish.number] = _values(constraint, wish, view, gates)
+        self.twins = [self._twin_key(view, bit) for bit in range(len(view.devices))]
+
+    def _twin_key(self, view: PoolView, bit: int) -> tuple[object, ...]:
+        """Return a key equal for devices that no wish and no constraint can tell apart."""
+        mask = 1 << bit
+        rows = tuple(
+            [
+                (
+                    bool(part.matched & mask),
+                    bit in part.fatal,
+                    bool((part.tainted | part.operations | part.uncountable | part.unsuitable) & mask),
+                )
+                for part in self.wishes
+            ]
+        )
+        values = tuple(
+            [value if not isinstance(value := column[bit], Fatal) else bit for column in self.values.values()]
+        )
+        return (view.devices[bit].shape, rows, values)
+
+
+def _mask(flags: Iterable[bool]) -> int:
+    bits = 0
+    for bit, flag in enumerate(flags):
+        if flag:
+            bits |= 1 << bit
+    return bits
+
+
+def _is_odd(attribute: DeviceAttribute) -> bool:
+    return (
+        attribute.string is None
+        and attribute.int_value is None
+        and attribute.bool_value is None
+        and attribute.version is None
+    )
+
+
+# --- wishes -------------------------------------------------------------------
+
+
+def _wish_part(wish: Wish, view: PoolView, gates: Gates, odd: set[int]) -> WishPart:
+    part = WishPart()
+    if wish.problem is not None:
+        return part
+    for bit, facts in enumerate(view.devices):
+        mask = 1 << bit
+        if facts.device.binding_conditions and not gates.conditions:
+            continue
+        selected = _selected(wish.selectors, facts, is_odd=bit in odd)
+        if isinstance(selected, Fatal):
+            part.fatal[bit] = selected
+            continue
+        if not selected or not view.node_match & mask:
+            continue
+        part.matched |= mask
+        if gates.taints and facts.taints and not _tolerated(facts.taints, wish.tolerations):
+            part.tainted |= mask
+        if facts.resource_slice.spec.skip_node_operations:
+            part.operations |= mask
+        if facts.consumes and not gates.partitionable:
+            part.uncountable |= mask
+        if gates.shares:
+            _weigh(part, wish, facts, bit, gates)
+    return part
+
+
+def _weigh(part: WishPart, wish: Wish, facts: DeviceFacts, bit: int, gates: Gates) -> None:
+    if facts.capacity is None:
+        if wish.amounts:
+            part.unsuitable |= 1 << bit
+        return
+    try:
+        need = need_of(wish.amounts, facts.capacity, fractional=gates.fractional)
+    except AmountError as error:
+        part.fatal[bit] = _capacity_fatal(wish, error)
+        return
+    if need is None or not need.fits(facts.capacity):
+        part.unsuitable |= 1 << bit
+    else:
+        part.needs[bit] = need
+
+
+def _capacity_fatal(wish: Wish, error: AmountError) -> Fatal:
+    def text(claim: str, device: DeviceId | None) -> str:
+        # "All" names the bare device, because upstream does.
+        named = device.device if device and wish.wants_all else device
+        return f"claim {claim}, request {wish.name}: checking capacity for device {named}: {error}"
+
+    return Fatal(CapacityError, text, error)
+
+
+def _selected(uses: tuple[SelectorUse, ...], facts: DeviceFacts, *, is_odd: bool) -> bool | Fatal:
+    for use in uses:
+        verdict = use.selector.verdict(facts, is_odd=is_odd)
+        if verdict is False:
+            return False
+        if verdict is not True:
+            return _selector_fatal(use, verdict)
+    return True
+
+
+def _selector_fatal(use: SelectorUse, error: Exception) -> Fatal:
+    if use.selector.compile_error is not None:
+
+        def compile_text(claim: str, _device: DeviceId | None) -> str:
+            owner = f"class {use.class_name}" if use.class_name else f"claim {claim}"
+            return f"{owner}: selector #{use.index}: CEL compile error: {error}"
+
+        return Fatal(SelectorError, compile_text, error)
+
+    def text(claim: str, device: DeviceId | None) -> str:
+        owner = f"class {use.class_name}" if use.class_name else f"claim {claim}"
+        return f"{owner}: selector #{use.index} on device {device}: CEL runtime error: {_hinted(error)}"
+
+    return Fatal(SelectorError, text, error)
+
+
+def _hinted(error: Exception) -> str:
+    return error.hinted if isinstance(error, cel.EvaluationError) else str(error)
+
+
+def _tolerated(taints: tuple[DeviceTaint, ...], tolerations: list[DeviceToleration]) -> bool:
+    return all(any(tolerates(toleration, taint) for toleration in tolerations) for taint in taints)
+
+
+def tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
+    """Say whether one toleration covers one taint; empty key or effect means: any."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    match toleration.operator:
+        case "" | "Equal":
+            return toleration.value == taint.value
+        case "Exists":
+            return True
+    return False
+
+
+# --- constraints --------------------------------------------------------------
+
+
+def _values(
+    constraint: ConstraintSpec, wish: Wish, view: PoolView, gates: Gates
+) -> list[Value | Fatal | None]:
+    derivation = wish.derived.get(constraint.attribute)
+    values: list[Value | Fatal | None] = []
+    for bit, facts in enumerate(view.devices):
+        attribute: DeviceAttribute | Exception | None
+        attribute = derivation.value(facts) if derivation else find_attribute(facts, constraint.attribute)
+        if isinstance(attribute, Exception):
+            assert derivation is not None
+            values.append(_derived_fatal(constraint.attribute, derivation, attribute))
+        elif attribute is None:
+            values.append(None)
+        elif gates.list_attributes:
+            values.append(_value_set(attribute))
+        else:
+            # An attribute without a plain value matches nothing, itself included.
+            values.append(_plain_value(attribute) or frozenset({("unknown", view.id, bit)}))
+    return values
+
+
+def _derived_fatal(name: str, derivation: Derivation, error: Exception) -> Fatal:
+    if derivation.compile_error is not None:
+        return Fatal(
+            SelectorError, lambda _claim, _device: f"compile derived attribute {name} failed: {error}", error
+        )
+
+    def text(_claim: str, device: DeviceId | None) -> str:
+        return f"evaluate derived attribute {name} on device {device} failed: {error}"
+
+    return Fatal(SelectorError, text, error)
+
+
+def _plain_value(attribute: DeviceAttribute) -> Value | None:
+    if attribute.string is not None:
+        return frozenset({("string", attribute.string)})
+    if attribute.int_value is not None:
+        return frozenset({("int", attribute.int_value)})
+    if attribute.bool_value is not None:
+        return frozenset({("bool", attribute.bool_value)})
+    if attribute.version is not None:
+        # Semver forbids leading zeros, so equal versions are equal texts.
+        return frozenset({("version", attribute.version)})
+    return None
+
+
+def _value_set(attribute: DeviceAttribute) -> Value | None:
+    for kind, values in (
+        ("int", attribute.ints),
+        ("bool", attribute.bools),
+        ("string", attribute.strings),
+        ("version", attribute.versions),
+    ):
+        if values:
+            return frozenset((kind, value) for value in values)
+    return _plain_value(attribute)
+
+
+def is_unknown(value: Value) -> bool:
+    """Say whether a value stands for an attribute without a plain value."""
+    return any(isinstance(element, tuple) and element[0] == "unknown" for element in value)

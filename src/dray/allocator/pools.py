@@ -1,0 +1,497 @@
+"""Pools: which devices a node sees, in which order, and what is left of them.
+
+A driver publishes a pool in several slices and replaces it by a new generation,
+slice by slice. A node sees the slices meant for it; whether these make a whole and
+valid pool may depend on slices meant for other nodes.
+
+Theory of operation:
+
+  * `PoolRecord` keeps the slices of one (driver, pool), indexed by node.
+  * `PoolRecord.view_for(node)` applies the rules (highest generation among the slices
+    the node sees; whole if their number is the announced one, else count all slices of
+    that generation; obsolete if a newer generation exists anywhere) and returns a
+    `PoolView`: the devices in order, as bits of an integer. Nodes that see the same
+    slices share one view.
+  * The ledger tells the record which device changed; the views keep bit sets of
+    dedicated and shared devices, so "free and matching" is one `&`.
+
+Two nodes whose views have equal `structure`, equal attribute columns and equal
+`ledger_key` are the same problem: that is what lets one search answer for many nodes.
+
+Invariant: a view never changes but for its ledger part; new slices make new views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+import msgspec
+
+from dray.allocator.answers import DeviceId
+from dray.allocator.devices import DeviceFacts, Interner, SliceFacts, attribute_of
+from dray.allocator.gates import Gates
+from dray.allocator.ledger import Amounts, DeviceUse, PoolId
+from dray.allocator.nodes import node_matches
+from dray.api.core import Node
+from dray.api.resource import DeviceAttribute
+
+CounterSets = dict[str, dict[str, int]]  # counter set -> counter -> nanos
+Groups = frozenset[str] | None  # None: no device placed yet; empty: only devices without groups
+
+
+class PoolView:
+    """One pool as some nodes see it."""
+
+    __slots__ = (
+        "_available",
+        "_columns",
+        "_ledger_key",
+        "bit_by_name",
+        "consumed",
+        "counter_sets",
+        "dedicated",
+        "devices",
+        "elsewhere",
+        "has_conditions",
+        "has_consumers",
+        "id",
+        "intern",
+        "invalid_reason",
+        "is_incomplete",
+        "is_local",
+        "node_match",
+        "parts",
+        "record",
+        "shared",
+        "stamp",
+        "structure",
+        "watcher",
+    )
+
+    def __init__(
+        self,
+        record: PoolRecord,
+        slices: list[SliceFacts],
+        *,
+        node_match: int | None = None,
+        whole: Generation | None = None,
+        elsewhere: Generation | None = None,
+        is_incomplete: bool = False,
+        invalid_reason: str = "",
+    ) -> None:
+        self.record = record
+        self.id = record.id
+        self.intern = record.intern
+        self.is_incomplete = is_incomplete
+        self.invalid_reason = invalid_reason
+        usable = () if is_incomplete or invalid_reason else slices
+        self.devices: tuple[DeviceFacts, ...] = tuple(d for s in usable for d in s.devices)
+        self.node_match = (1 << len(self.devices)) - 1 if node_match is None else node_match
+        self.counter_sets = whole.counter_sets if whole else {}
+        self.elsewhere = elsewhere  # the whole generation, where the node sees only a part
+        self.has_consumers = any(d.consumes for d in self.devices)
+        self.has_conditions = any(d.device.binding_conditions is not None for d in self.devices)
+        self.bit_by_name = {d.name: bit for bit, d in enumerate(self.devices)}
+        self.structure = record.intern(
+            (
+                record.id[0],
+                is_incomplete,
+                bool(invalid_reason),
+                tuple((s.shape, len(s.devices)) for s in usable),
+                tuple([d.shape for d in self.devices]),
+                self.node_match,
+            )
+        )
+        self.is_local = False  # only one node sees it
+        self.watcher: NodeView | None = None  # the node that sees a local view
+        self.stamp = 0
+        self.dedicated = 0  # bits of devices that nobody else may have
+        self.shared = 0  # bits of devices of which somebody holds a share
+        self.consumed: dict[int, Amounts] = {}  # bit -> capacity -> nanos
+        self._ledger_key: Hashable = None
+        self._available: tuple[CounterSets, dict[str, Groups]] | None = None
+        self._columns: dict[str, int] = {}
+        self.parts: dict[int, object] = {}  # number of a query -> what the pool means to it
+        uses = record.uses()
+        if uses:
+            for name, use in uses.items():
+                self.book(name, use)
+
+    @property
+    def is_usable(self) -> bool:
+        """Say whether devices may be taken from the pool."""
+        return not self.is_incomplete and not self.invalid_reason
+
+    def device_id(self, bit: int) -> DeviceId:
+        """Return the identity of the device at a bit."""
+        return DeviceId(self.id[0], self.id[1], self.devices[bit].name)
+
+    def book(self, name: str, use: DeviceUse | None) -> None:
+        """Take over what the ledger says about one device of the pool, here or on other nodes."""
+        bit = self.bit_by_name.get(name)
+        if bit is not None:
+            mask = 1 << bit
+            self.dedicated = self.dedicated | mask if use and use.holders else self.dedicated & ~mask
+            self.shared = self.shared | mask if use and use.shares else self.shared & ~mask
+            if use and use.consumed:
+                self.consumed[bit] = dict(use.consumed)
+            else:
+                self.consumed.pop(bit, None)
+        elif not self.counter_sets:
+            return
+        self._ledger_key = None
+        self._available = None
+        self.stamp += 1
+        if self.watcher is not None:
+            self.watcher.stamp += 1
+
+    @property
+    def ledger_key(self) -> Hashable:
+        """Return a key that is equal where the same is left of equal pools."""
+        key = self._ledger_key
+        if key is None:
+            if not self.shared and not self.counter_sets:
+                key = self.dedicated
+            else:
+                consumed = tuple(sorted((bit, tuple(sorted(a.items()))) for bit, a in self.consumed.items()))
+                available: Hashable = ()
+                if self.counter_sets:
+                    counters, groups = self.available()
+                    available = (
+                        tuple((s, tuple(sorted(c.items()))) for s, c in sorted(counters.items())),
+                        tuple(sorted((s, g) for s, g in groups.items() if g is not None)),
+                    )
+                key = (self.dedicated, self.shared, consumed, available)
+            self._ledger_key = key
+        return key
+
+    def available(self) -> tuple[CounterSets, dict[str, Groups]]:
+        """Return what is left of the counters, and the groups that devices in use agree on.
+
+        Devices in use on other nodes count as well. Left may be negative.
+        """
+        found = self._available
+        if found is None:
+            left = {name: dict(counters) for name, counters in self.counter_sets.items()}
+            groups: dict[str, Groups] = {}
+            uses = self.record.uses()
+            for device in self._devices_in_use(uses) if uses else ():
+                for consumption in device.consumes:
+                    counters = left.get(consumption.counter_set)
+                    for name, nanos in consumption.counters:
+                        if counters is not None and name in counters:
+                            counters[name] -= nanos
+                    groups[consumption.counter_set] = narrow_groups(
+                        groups.get(consumption.counter_set), consumption.groups
+                    )
+            found = self._available = (left, groups)
+        return found
+
+    def _devices_in_use(self, uses: dict[str, DeviceUse]) -> Iterable[DeviceFacts]:
+        """Yield the devices in use that draw from the pool's counters, on whatever node they are."""
+        for name in uses:
+            bit = self.bit_by_name.get(name)
+            if bit is not None:
+                yield self.devices[bit]
+        if self.elsewhere is not None:
+            own = {d.resource_slice.key for d in self.devices}
+            for facts in self.elsewhere.slices:
+                if facts.key not in own and not facts.has_counters:
+                    yield from (d for d in facts.devices if d.name in uses)
+
+    def column(self, attribute: str) -> int:
+        """Return a number that is equal for pools whose devices carry equal values of an attribute."""
+        found = self._columns.get(attribute)
+        if found is None:
+            driver = self.id[0]
+            values = tuple([attribute_of(d.device.attributes, driver, attribute) for d in self.devices])
+            found = self._columns[attribute] = self.intern(_hashable(values))
+        return found
+
+    @property
+    def oddities(self) -> int:
+        """Return a number that differs where devices carry attributes without a plain value.
+
+        Such an attribute makes every selector fail on its device, read or not.
+        """
+        found = self._columns.get("?")
+        if found is None:
+            odd = []
+            for bit, facts in enumerate(self.devices):
+                for name, value in (facts.device.attributes or {}).items():
+                    if (
+                        value.string is None
+                        and value.int_value is None
+                        and value.bool_value is None
+                        and value.version is None
+                    ):
+                        odd.append((bit, name, msgspec.json.encode(value)))
+            found = self._columns["?"] = self.intern(("odd", *odd))
+        return found
+
+    def all_attributes(self) -> int:
+        """Return a number that is equal for pools whose devices carry equal attributes."""
+        found = self._columns.get("")
+        if found is None:
+            values = tuple(
+                tuple(sorted((n, _hashable((v,))) for n, v in (d.device.attributes or {}).items()))
+                for d in self.devices
+            )
+            found = self._columns[""] = self.intern(values)
+        return found
+
+
+def narrow_groups(running: Groups, groups: frozenset[str]) -> Groups:
+    """Fold a device's compatibility groups into those its peers agree on."""
+    if running is None:
+        return groups
+    if not running or not groups:
+        return running
+    # Peers that share nothing cannot have been placed by us; slices may have changed since.
+    return running & groups or _NOTHING_IN_COMMON
+
+
+def admits_groups(running: Groups, groups: frozenset[str]) -> bool:
+    """Say whether a device may join the peers on a counter set."""
+    if running is None:
+        return True
+    if not running or not groups:
+        return not running and not groups
+    return bool(running & groups)
+
+
+_NOTHING_IN_COMMON = frozenset({""})  # no real group has an empty name, so nobody is admitted
+
+
+def _hashable(values: tuple[DeviceAttribute | None, ...]) -> Hashable:
+    try:
+        hash(values)
+    except TypeError:  # list attributes
+        return msgspec.json.encode(values)
+    return values
+
+
+class Generation:
+    """What all slices of one generation of a pool say together."""
+
+    __slots__ = ("counter_sets", "invalid_reason", "slices")
+
+    def __init__(self, slices: list[SliceFacts], gates: Gates) -> None:
+        self.slices = slices
+        self.counter_sets: CounterSets = {}
+        self.invalid_reason = ""
+        if gates.partitionable:
+            self.counter_sets, self.invalid_reason = _counter_sets(slices)
+
+
+class PoolRecord:
+    """All slices of one (driver, pool), whatever their generation."""
+
+    def __init__(
+        self, id: PoolId, gates: Gates, intern: Interner, ledger: dict[PoolId, dict[str, DeviceUse]]
+    ) -> None:
+        self.id = id
+        self.intern = intern
+        self._gates = gates
+        self._ledger = ledger
+        self.by_key: dict[str, SliceFacts] = {}
+        self.by_node: dict[str, dict[str, SliceFacts]] = {}
+        self.for_many: dict[str, SliceFacts] = {}  # slices without a node name
+        self._views: dict[Hashable, PoolView | None] = {}
+        self._views_by_device: dict[str, list[PoolView]] = {}
+        self._generations: dict[int, Generation] = {}
+
+    def uses(self) -> dict[str, DeviceUse] | None:
+        """Return what the ledger says about the devices of this pool."""
+        return self._ledger.get(self.id)
+
+    def add(self, facts: SliceFacts) -> None:
+        """Add or replace a slice."""
+        old = self.by_key.get(facts.key)
+        if old is not None and old.node_name != facts.node_name:
+            self._home(old).pop(facts.key, None)
+        self.by_key[facts.key] = facts
+        self._home(facts)[facts.key] = facts
+        self._forget_views()
+
+    def remove(self, facts: SliceFacts) -> None:
+        """Remove a slice."""
+        self.by_key.pop(facts.key, None)
+        self._home(facts).pop(facts.key, None)
+        if facts.node_name and not self.by_node[facts.node_name]:
+            del self.by_node[facts.node_name]
+        self._forget_views()
+
+    def _home(self, facts: SliceFacts) -> dict[str, SliceFacts]:
+        if not facts.node_name:
+            return self.for_many
+        return self.by_node.setdefault(facts.node_name, {})
+
+    def _forget_views(self) -> None:
+        self._views.clear()
+        self._views_by_device.clear()
+        self._generations.clear()
+
+    def book(self, name: str, use: DeviceUse | None) -> bool:
+        """Pass a change of the ledger on; return whether views that several nodes share changed."""
+        has_counters = any(v is not None and v.counter_sets for v in self._views.values())
+        views = self._views.values() if has_counters else self._views_by_device.get(name, ())
+        several = False
+        for view in views:
+            if view is not None:
+                view.book(name, use)
+                several = several or view.watcher is None
+        return several
+
+    # --- the rules -------------------------------------------------------------
+
+    def view_for(self, node: Node) -> PoolView | None:
+        """Return the pool as the node sees it; None when the node sees nothing of it (or it is obsolete)."""
+        slices, node_match = self._seen_from(node)
+        if not slices:
+            return None
+        key = (tuple([s.key for s in slices]), node_match)
+        if key not in self._views:
+            view = self._views[key] = self._build(slices, node_match)
+            if view is not None:
+                view.is_local = not self.for_many
+                for name in view.bit_by_name:
+                    self._views_by_device.setdefault(name, []).append(view)
+        return self._views[key]
+
+    def _seen_from(self, node: Node) -> tuple[list[SliceFacts], tuple[tuple[str, int], ...]]:
+        """Return the slices of the highest generation that the node sees, and per-device matches."""
+        seen: list[SliceFacts] = []
+        matches: dict[str, int] = {}
+        own = self.by_node.get(node.metadata.name, {})
+        for facts in [*own.values(), *self.for_many.values()]:
+            if not self._is_understood(facts):
+                continue
+            if facts.selects_nodes:
+                spec = facts.spec
+                relevant = node_matches(node, facts.node_name, spec.all_nodes, spec.node_selector)
+            elif facts.per_device:
+                matches[facts.key] = bits = _devices_for(facts.devices, node)
+                relevant = bool(bits)
+            else:
+                # No known way of choosing nodes: from a future version; its pool stays incomplete.
+                continue
+            if not relevant or (seen and facts.generation < seen[0].generation):
+                continue
+            if seen and facts.generation > seen[0].generation:
+                seen = []
+            seen.append(facts)
+        return seen, tuple((s.key, matches[s.key]) for s in seen if s.key in matches)
+
+    def _is_understood(self, facts: SliceFacts) -> bool:
+        gates = self._gates
+        if not gates.partitionable and (
+            facts.spec.per_device_node_selection is not None or facts.has_counters
+        ):
+            return False
+        return gates.groups or not facts.uses_groups
+
+    def _build(self, seen: list[SliceFacts], node_match: tuple[tuple[str, int], ...]) -> PoolView | None:
+        generation, announced = seen[0].generation, seen[0].slice_count
+        whole, elsewhere = None, None
+        if len(seen) == announced:
+            whole = Generation(seen, self._gates)
+        else:
+            if any(s.generation > generation for s in self.by_key.values()):
+                return None
+            whole = elsewhere = self._whole_generation(generation)
+            if len(whole.slices) != announced:
+                return PoolView(self, [], is_incomplete=True)
+        gates = self._gates
+        slices = sorted(seen, key=lambda s: (s.name, s.key))
+        if gates.partitionable:
+            slices = [s for s in slices if not s.has_counters]
+        reason = _duplicate_device(slices) or whole.invalid_reason
+        return PoolView(
+            self,
+            slices,
+            node_match=_joined(slices, dict(node_match)),
+            whole=whole,
+            elsewhere=elsewhere,
+            invalid_reason=reason,
+        )
+
+    def _whole_generation(self, generation: int) -> Generation:
+        found = self._generations.get(generation)
+        if found is None:
+            slices = [
+                s
+                for s in self.by_key.values()
+                if s.generation == generation and (self._gates.groups or not s.uses_groups)
+            ]
+            found = self._generations[generation] = Generation(slices, self._gates)
+        return found
+
+
+def _devices_for(devices: tuple[DeviceFacts, ...], node: Node) -> int:
+    bits = 0
+    for bit, facts in enumerate(devices):
+        device = facts.device
+        if node_matches(node, device.node_name, device.all_nodes, device.node_selector):
+            bits |= 1 << bit
+    return bits
+
+
+def _joined(slices: list[SliceFacts], matches: dict[str, int]) -> int | None:
+    """Join per-slice bits of matching devices into those of the pool; None means all."""
+    if not matches:
+        return None
+    joined, offset = 0, 0
+    for facts in slices:
+        n_devices = len(facts.devices)
+        joined |= matches.get(facts.key, (1 << n_devices) - 1) << offset
+        offset += n_devices
+    return joined
+
+
+def _duplicate_device(slices: list[SliceFacts]) -> str:
+    names: set[str] = set()
+    for facts in slices:
+        for device in facts.devices:
+            if device.name in names:
+                return f"duplicate device name {device.name}"
+            names.add(device.name)
+    return ""
+
+
+def _counter_sets(slices: list[SliceFacts]) -> tuple[CounterSets, str]:
+    """Collect the counter sets and check that every device draws from existing ones."""
+    counter_sets: CounterSets = {}
+    for facts in slices:
+        if facts.has_counters:
+            for name, counters in facts.shape[1]:  # type: ignore[index]  # see Workshop.slice_facts
+                if name in counter_sets:
+                    return {}, f"duplicate counter set name {name}"
+                counter_sets[name] = dict(counters)
+    for facts in slices:
+        for device in facts.devices if not facts.has_counters else ():
+            for consumption in device.consumes:
+                counters = counter_sets.get(consumption.counter_set)
+                if counters is None:
+                    return {}, f"counter set {consumption.counter_set} not found"
+                for name, _ in consumption.counters:
+                    if name not in counters:
+                        return {}, f"counter {name} not found in counter set {consumption.counter_set}"
+    return counter_sets, ""
+
+
+class NodeView:
+    """A node with its pools in the order of the search."""
+
+    __slots__ = ("has_invalid", "name", "node", "pools", "stamp")
+
+    def __init__(self, node: Node, pools: list[PoolView]) -> None:
+        self.name = node.metadata.name
+        self.node = node
+        pools.sort(key=lambda pool: (pool.has_conditions, pool.id))
+        self.pools = tuple(pools)
+        self.has_invalid = any(pool.invalid_reason for pool in pools)
+        self.stamp = 0
+        for pool in pools:
+            if pool.is_local:
+                pool.watcher = self

@@ -1,0 +1,352 @@
+"""One node, one question, one state of the ledger: the input of the search.
+
+Devices of all usable pools stand in one row, in upstream's order (pool after pool,
+slice after slice); a device is a position, a set of devices is an integer. Everything
+the search asks per candidate is looked up here, so that picking a device is a few
+integer operations.
+
+Nothing here changes during a search. Two nodes with equal keys (see `world`) have equal
+problems, so a solution, being positions, fits both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+
+from dray.allocator.answers import DeviceId
+from dray.allocator.capacity import Need
+from dray.allocator.devices import CapacityFacts, DeviceFacts
+from dray.allocator.errors import InvalidRequestError, PoolUpdatingError
+from dray.allocator.parts import OPTIONAL_OPERATIONS, PoolPart, Value
+from dray.allocator.pools import Groups, NodeView, PoolView
+from dray.allocator.requests import RESULTS_MAX, Fatal, Question, Wish
+
+
+class FatalFound(Exception):  # a signal inside the search, turned into an AllocationError
+    """The search met something that ends the attempt on every node."""
+
+    def __init__(self, fatal: Fatal, claim: int, position: int | None) -> None:
+        super().__init__(claim, position)
+        self.fatal = fatal
+        self.claim = claim
+        self.position = position
+
+
+def positions(mask: int) -> Iterator[int]:
+    """Yield the positions in a set, lowest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+class NodeWish:
+    """One wish on one node."""
+
+    __slots__ = (
+        "blocked",
+        "columns",
+        "count",
+        "fatal",
+        "fatal_mask",
+        "may_fail",
+        "needs",
+        "no_room",
+        "ok",
+        "row",
+        "row_mask",
+        "wish",
+    )
+
+    def __init__(self, wish: Wish) -> None:
+        self.wish = wish
+        self.count = wish.count
+        self.ok = 0  # devices it could take, as far as the node and the ledger's shares go
+        self.fatal: dict[int, Fatal] = {}
+        self.fatal_mask = 0
+        self.needs: dict[int, Need] = {}
+        self.blocked = 0  # selected, but never to be taken: taints, gates, node
+        self.no_room = 0  # selected, but what is left of its capacities is too little
+        self.row: tuple[int, ...] = ()  # for "all": exactly these, in this order
+        self.row_mask = 0
+        self.columns: list[tuple[int, list[Value | Fatal | None]]] = []  # (constraint, value by position)
+        self.may_fail = False  # looking at some device (or a constraint on all) ends the attempt
+
+
+class NodeRequest:
+    """One request on one node: its alternatives and what surrounds it."""
+
+    __slots__ = ("claim", "detached", "has_alternatives", "may_fail", "opens_claim", "wishes")
+
+    def __init__(
+        self, claim: int, wishes: list[NodeWish], *, has_alternatives: bool, opens_claim: bool
+    ) -> None:
+        self.claim = claim
+        self.wishes = wishes
+        self.has_alternatives = has_alternatives
+        self.opens_claim = opens_claim  # the first request of a claim that is not the first
+        self.may_fail = any(wish.may_fail for wish in wishes)
+        self.detached = False  # whatever it takes, later requests cannot tell
+
+
+class Problem:
+    """A node's devices and a pod's wishes, joined."""
+
+    def __init__(self, question: Question, view: NodeView, parts: list[PoolPart]) -> None:
+        """Raises FatalFound for what upstream finds before it starts to search."""
+        self.question = question
+        self._pools: list[tuple[int, PoolView, PoolPart]] = []
+        offset = 0
+        for pool, part in zip(view.pools, parts, strict=True):
+            if pool.is_usable:
+                self._pools.append((offset, pool, part))
+                offset += len(pool.devices)
+        self.n_devices = offset
+        self._can_skip = (
+            question.gates.optional_operations and OPTIONAL_OPERATIONS in view.node.status.declared_features
+        )
+        self.dedicated = self._join(lambda pool, part: pool.dedicated)
+        self.held = self._join(lambda pool, part: pool.shared)  # shares of these are in use
+        self.shared = self._join(lambda pool, part: part.shared)  # these may be shared
+        self.consumers = self._join(lambda pool, part: part.consumers)
+        self.wishes = [self._node_wish(wish) for wish in question.wishes]
+        self.requests = self._checked(view)
+        self.counters: list[int] = []  # what is left of each counter
+        self.counter_set_of: list[int] = []  # counter -> its set
+        self.draws: dict[int, tuple[tuple[int, int], ...]] = {}  # position -> (counter, nanos)
+        self.group_sets: dict[int, tuple[tuple[int, frozenset[str]], ...]] = {}  # position -> (set, groups)
+        self.groups: dict[int, Groups] = {}  # set -> groups of devices in use
+        if self.consumers and question.gates.partitionable:
+            self._count()
+        self.can_exceed = any(
+            sum(max(w.count for w in self.requests[r].wishes) for r in requests) > RESULTS_MAX
+            for requests in question.requests_by_claim
+        )
+        self.may_fail = any(request.may_fail for request in self.requests)
+        self._twins: list[int] | None = None
+
+    def _join(self, read: object) -> int:
+        mask = 0
+        for offset, pool, part in self._pools:
+            mask |= read(pool, part) << offset  # type: ignore[operator]
+        return mask
+
+    # --- devices ---------------------------------------------------------------
+
+    def locate(self, position: int) -> tuple[PoolView, int]:
+        """Return pool and bit of a position."""
+        for offset, pool, _ in reversed(self._pools):
+            if position >= offset:
+                return pool, position - offset
+        raise IndexError(position)
+
+    def facts(self, position: int) -> DeviceFacts:
+        """Return the device at a position."""
+        pool, bit = self.locate(position)
+        return pool.devices[bit]
+
+    def capacity(self, position: int) -> tuple[CapacityFacts, Mapping[str, int] | None]:
+        """Return the capacities of a device that has some, and what is used of them."""
+        pool, bit = self.locate(position)
+        facts = pool.devices[bit].capacity
+        assert facts is not None
+        return facts, pool.consumed.get(bit)
+
+    @property
+    def twins(self) -> list[int]:
+        """Return a number per position; equal numbers mean interchangeable devices."""
+        if self._twins is None:
+            numbers: dict[Hashable, int] = {}
+            self._twins = []
+            for index, (offset, pool, part) in enumerate(self._pools):
+                for bit, twin in enumerate(part.twins):
+                    mask = 1 << bit
+                    used = tuple(sorted(pool.consumed[bit].items())) if bit in pool.consumed else ()
+                    key = (
+                        twin,
+                        bool(pool.dedicated & mask),
+                        bool(pool.shared & mask),
+                        used,
+                        # Counters belong to a pool; without them pools do not matter.
+                        index if part.consumers & mask else -1,
+                        pool.id[0],
+                    )
+                    self._twins.append(numbers.setdefault(key, len(numbers)))
+                    assert offset + bit == len(self._twins) - 1
+        return self._twins
+
+    # --- wishes ----------------------------------------------------------------
+
+    def _node_wish(self, wish: Wish) -> NodeWish:
+        found = NodeWish(wish)
+        columns: dict[int, list[Value | Fatal | None]] = {number: [] for number in wish.constraints}
+        for offset, pool, part in self._pools:
+            row = part.wishes[wish.number]
+            blocked = row.tainted | row.uncountable
+            if not self._can_skip:
+                blocked |= row.operations
+            no_room = 0
+            for bit, need in row.needs.items():
+                found.needs[bit + offset] = need
+                used = pool.consumed.get(bit)
+                if used:
+                    capacity = pool.devices[bit].capacity
+                    assert capacity is not None
+                    if not need.fits(capacity, used):
+                        no_room |= 1 << bit
+            for bit, fatal in row.fatal.items():
+                found.fatal[bit + offset] = fatal
+                found.fatal_mask |= 1 << bit + offset
+            selected = row.matched & ~row.unsuitable
+            found.row_mask |= selected << offset
+            found.blocked |= blocked << offset
+            found.no_room |= no_room << offset
+            for number, column in columns.items():
+                column += part.values[number, wish.number]
+        # What is an error to look at is not ok either.
+        found.ok = found.row_mask & ~found.blocked & ~found.no_room & ~found.fatal_mask
+        found.columns = list(columns.items())
+        if wish.wants_all:
+            found.row = tuple(positions(found.row_mask))
+            found.count = len(found.row)
+            found.may_fail = bool(found.columns)
+        else:
+            reachable = found.fatal_mask if wish.admin else found.fatal_mask & ~self.dedicated
+            found.may_fail = bool(reachable) or any(
+                isinstance(column[position], Fatal)
+                for _, column in found.columns
+                for position in positions(found.ok)
+            )
+        return found
+
+    def _checked(self, view: NodeView) -> list[NodeRequest]:
+        """Check everything that comes before the search, in upstream's order."""
+        requests: list[NodeRequest] = []
+        question = self.question
+        for claim, members in enumerate(question.requests_by_claim):
+            least = 0
+            for number in members:
+                group = question.requests[number]
+                if group.problem is not None:
+                    raise FatalFound(group.problem, claim, None)
+                for wish in group.wishes:
+                    if wish.problem is not None:
+                        raise FatalFound(wish.problem, claim, None)
+                    if wish.wants_all:
+                        self._check_all(self.wishes[wish.number], view)
+                wishes = [self.wishes[wish.number] for wish in group.wishes]
+                least += min(wish.count for wish in wishes)
+                opens = claim > 0 and number == members.start
+                requests.append(
+                    NodeRequest(claim, wishes, has_alternatives=group.has_alternatives, opens_claim=opens)
+                )
+            if least > RESULTS_MAX:
+                raise FatalFound(_too_many(least), claim, None)
+            problem = question.claim_problems[claim]
+            if problem is not None:
+                raise FatalFound(problem, claim, None)
+        _mark_detached(self, requests)
+        return requests
+
+    def _check_all(self, wish: NodeWish, view: NodeView) -> None:
+        """ "All devices" needs every pool of the node whole and every device readable."""
+        offset = 0
+        for pool in view.pools:
+            if pool.is_incomplete or pool.invalid_reason:
+                state = "being updated" if pool.is_incomplete else "invalid"
+                raise FatalFound(
+                    _pool_not_ready(wish.wish.name, "/".join(pool.id), state), wish.wish.claim, None
+                )
+            bits = wish.fatal_mask >> offset & ((1 << len(pool.devices)) - 1)
+            if bits:
+                position = next(positions(bits)) + offset
+                raise FatalFound(wish.fatal[position], wish.wish.claim, position)
+            offset += len(pool.devices)
+
+    # --- counters --------------------------------------------------------------
+
+    def _count(self) -> None:
+        """Number counters and counter sets; devices of an overdrawn pool cannot be taken at all."""
+        overdrawn = 0
+        for offset, pool, part in self._pools:
+            if not part.consumers:
+                continue
+            left, groups = pool.available()
+            counter_numbers: dict[tuple[str, str], int] = {}
+            set_numbers: dict[str, int] = {}
+            for set_name, counters in left.items():
+                set_number = set_numbers[set_name] = (offset << 8) + len(set_numbers)
+                self.groups[set_number] = groups.get(set_name)
+                for name, nanos in counters.items():
+                    counter_numbers[set_name, name] = len(self.counters)
+                    self.counters.append(nanos)
+                    self.counter_set_of.append(set_number)
+            # Upstream compares every counter of the pool, so one below zero blocks all.
+            if any(nanos < 0 for counters in left.values() for nanos in counters.values()):
+                overdrawn |= part.consumers << offset
+            for bit in positions(part.consumers):
+                consumes = pool.devices[bit].consumes
+                self.draws[bit + offset] = tuple(
+                    (counter_numbers[c.counter_set, name], nanos)
+                    for c in consumes
+                    for name, nanos in c.counters
+                )
+                self.group_sets[bit + offset] = tuple(
+                    (set_numbers[c.counter_set], c.groups) for c in consumes
+                )
+        # Another share of a device in use is not charged again, so it is not blocked.
+        overdrawn &= ~(self.shared & self.held)
+        if overdrawn:
+            for wish in self.wishes:
+                wish.ok &= ~overdrawn
+                wish.blocked |= overdrawn
+
+
+def _mark_detached(problem: Problem, requests: list[NodeRequest]) -> None:
+    """Find requests whose devices, counters and constraints no later request shares."""
+    touched_later = 0
+    constraints_later: set[int] = set()
+    for request in reversed(requests):
+        touched = 0
+        constraints: set[int] = set()
+        for wish in request.wishes:
+            touched |= wish.row_mask | wish.fatal_mask
+            constraints.update(number for number, _ in wish.columns)
+        if touched & problem.consumers:
+            touched |= problem.consumers
+        request.detached = (
+            not request.may_fail and not touched & touched_later and not constraints & constraints_later
+        )
+        touched_later |= touched
+        constraints_later |= constraints
+
+
+def _too_many(count: int) -> Fatal:
+    return Fatal(
+        InvalidRequestError,
+        lambda claim, _device: (
+            f"claim {claim}: number of requested devices {count} exceeds the claim limit of {RESULTS_MAX}"
+        ),
+    )
+
+
+def _pool_not_ready(request: str, pool: str, state: str) -> Fatal:
+    return Fatal(
+        PoolUpdatingError,
+        lambda claim, _device: (
+            f"claim {claim}, request {request}: asks for all devices,"
+            f" but resource pool {pool} is currently {state}"
+        ),
+    )
+
+
+def unsatisfied_constraint(wish: Wish) -> Fatal:
+    """Return the error for "all devices" under a constraint that they break."""
+
+    def text(claim: str, device: DeviceId | None) -> str:
+        return (
+            f"claim {claim}, request {wish.name}: cannot add device {device}"
+            " because a claim constraint would not be satisfied"
+        )
+
+    return Fatal(InvalidRequestError, text)

@@ -1,0 +1,158 @@
+"""From picked positions to the allocation that is written into a claim.
+
+Three things besides the list of devices: the config the drivers will see (class before
+claim, each class once, with the requests it is for), the nodes on which the allocation
+is usable, and the traits of devices that later steps need (binding conditions,
+tolerations, operations to skip).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from dray.allocator.devices import DeviceFacts
+from dray.allocator.errors import AllocationError
+from dray.allocator.pools import NodeView
+from dray.allocator.requests import Question
+from dray.allocator.search import Outcome, Pick
+from dray.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from dray.api.resource import (
+    AllocationResult,
+    DeviceAllocationConfiguration,
+    DeviceAllocationResult,
+    DeviceRequestAllocationResult,
+)
+
+
+def build_allocations(
+    question: Question, view: NodeView, outcome: Outcome, new_share_id: Callable[[], str]
+) -> tuple[AllocationResult, ...]:
+    """Return one allocation per claim, in order."""
+    assert outcome.picks is not None
+    row = [device for pool in view.pools if pool.is_usable for device in pool.devices]
+    allocations = []
+    for claim, picks in enumerate(outcome.picks):
+        devices = [row[pick.position] for pick in picks]
+        allocations.append(
+            AllocationResult(
+                devices=DeviceAllocationResult(
+                    results=[
+                        _result(question, pick, device, new_share_id)
+                        for pick, device in zip(picks, devices, strict=True)
+                    ],
+                    config=_config(question, claim, outcome.chosen),
+                ),
+                node_selector=node_selector_of(devices, view.name),
+            )
+        )
+    return tuple(allocations)
+
+
+def _result(
+    question: Question, pick: Pick, facts: DeviceFacts, new_share_id: Callable[[], str]
+) -> DeviceRequestAllocationResult:
+    wish = question.wishes[pick.wish]
+    device, resource_slice = facts.device, facts.resource_slice
+    gates = question.gates
+    is_share = gates.shares and facts.is_shared
+    consumed = None
+    if is_share and pick.need is not None and pick.need.amounts:
+        consumed = {name: str(amount) for name, amount in pick.need.amounts.items()}
+    return DeviceRequestAllocationResult(
+        request=wish.full_name,
+        driver=resource_slice.driver,
+        pool=resource_slice.pool,
+        device=device.name,
+        admin_access=True if wish.admin else None,
+        tolerations=wish.tolerations,
+        binding_conditions=(device.binding_conditions or []) if gates.conditions else [],
+        binding_failure_conditions=(device.binding_failure_conditions or []) if gates.conditions else [],
+        share_id=new_share_id() if is_share else None,
+        consumed_capacity=consumed,
+        skip_node_operations=resource_slice.spec.skip_node_operations,
+    )
+
+
+# --- config -------------------------------------------------------------------
+
+
+def _config(question: Question, claim: int, chosen: Sequence[int]) -> list[DeviceAllocationConfiguration]:
+    """List the configs that concern the chosen wishes; one for all requests names none."""
+    wishes = [question.wishes[chosen[number]] for number in question.requests_by_claim[claim]]
+    names = [{wish.full_name, wish.full_name.partition("/")[0]} for wish in wishes]
+    configs: list[DeviceAllocationConfiguration] = []
+    requests_by_class: dict[str, list[str]] = {}
+    for wish in wishes:
+        requests_by_class.setdefault(wish.class_name, []).append(wish.full_name)
+    seen: set[str] = set()
+    for wish in wishes:
+        if wish.class_config is None or wish.class_name in seen:
+            continue
+        seen.add(wish.class_name)
+        configs += [
+            DeviceAllocationConfiguration(
+                source="FromClass", requests=list(requests_by_class[wish.class_name]), opaque=config.opaque
+            )
+            for config in wish.class_config.spec.config
+        ]
+    for claim_config in question.specs[claim].devices.config:
+        if not claim_config.requests or any(
+            request in aliases for request in claim_config.requests for aliases in names
+        ):
+            configs.append(
+                DeviceAllocationConfiguration(
+                    source="FromClaim", requests=claim_config.requests, opaque=claim_config.opaque
+                )
+            )
+    return [
+        msgspec.structs.replace(config, requests=[])
+        if config.requests and all(aliases & set(config.requests) for aliases in names)
+        else config
+        for config in configs
+    ]
+
+
+# --- node selector ------------------------------------------------------------
+
+
+def node_selector_of(devices: Sequence[DeviceFacts], node: str) -> NodeSelector | None:
+    """Say on which nodes the devices can be used together; None means everywhere.
+
+    One device that belongs (or binds) to a node ties the whole allocation to the node it
+    was made for; otherwise the requirements of all devices are joined.
+    """
+    fields: list[NodeSelectorRequirement] = []
+    expressions: list[NodeSelectorRequirement] = []
+    for facts in devices:
+        device, spec = facts.device, facts.resource_slice.spec
+        owner = device if facts.resource_slice.per_device else spec
+        if owner.node_name is not None or device.binds_to_node:
+            here = NodeSelectorRequirement(key="metadata.name", operator="In", values=[node])
+            return NodeSelector(node_selector_terms=[NodeSelectorTerm(match_fields=[here])])
+        terms = owner.node_selector.node_selector_terms if owner.node_selector else []
+        if len(terms) > 1:
+            raise AllocationError(
+                f"create NodeSelector: unsupported ResourceSlice.NodeSelector with {len(terms)} terms"
+            )
+        for term in terms:
+            _join(fields, term.match_fields)
+            _join(expressions, term.match_expressions)
+    if not fields and not expressions:
+        return None
+    return NodeSelector(
+        node_selector_terms=[NodeSelectorTerm(match_fields=fields, match_expressions=expressions)]
+    )
+
+
+def _join(into: list[NodeSelectorRequirement], new: list[NodeSelectorRequirement]) -> None:
+    for requirement in new:
+        values = set(requirement.values)
+        if not any(
+            known.key == requirement.key
+            and known.operator == requirement.operator
+            and set(known.values) == values
+            for known in into
+        ):
+            into.append(requirement)
