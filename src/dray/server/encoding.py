@@ -1,8 +1,4 @@
-"""Objects to bytes and back, for storage and for answers.
-
-Raw JSON parts (opaque parameters, device data) are kept byte by byte in both
-directions; `dray.api.codec` knows where they are.
-"""
+"""Objects to bytes for answers and for the store; `dray.api.codec` keeps raw parts as they are."""
 
 from __future__ import annotations
 
@@ -10,23 +6,17 @@ from typing import Any
 
 import msgspec
 
-from dray.api.kinds import Kind
+from dray.api import codec
+from dray.api.schema import Type
 
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder()
+_plain = msgspec.json.Decoder()
 
-
-def encode(value: Any) -> bytes:
-    """Encode an answer."""
-    return _encoder.encode(value)
+encode = codec.encode
 
 
-def encode_stored(obj: dict[str, Any]) -> bytes:
-    """Encode an object for the store."""
-    return _encoder.encode(obj)
-
-
-def decode_stored(kind: Kind, value: bytes) -> dict[str, Any]:
-    """Decode what `encode_stored` wrote."""
-    obj: dict[str, Any] = _decoder.decode(value)
-    return obj
+def decode_stored(schema: Type | None, value: bytes) -> dict[str, Any]:
+    """Decode what was stored; custom kinds have no schema and no raw parts."""
+    if schema is None:
+        obj: dict[str, Any] = _plain.decode(value)
+        return obj
+    return codec.decode_stored(schema, value)

@@ -17,16 +17,16 @@ from typing import Any
 import msgspec
 
 from dray.api.kinds import Kind, kind_of_plural
-from dray.server.encoding import decode_stored, encode_stored
+from dray.api.schema import Type
+from dray.server.encoding import decode_stored, encode
 from dray.server.reader import Object
 from dray.server.store import Record, Store
+from dray.server.versions import stored_schema
 
 # Decoded objects kept beside their bytes. A decoded object takes about ten times
 # its bytes, so large ones (slices) are decoded when needed.
 CACHED_OBJECTS = 20_000
 CACHED_BYTES_EACH = 4_096
-
-FindStored = Callable[[str, str], Kind | None]
 
 
 def copy_json(value: Any) -> Any:
@@ -70,9 +70,15 @@ def opening_of(kind: Kind) -> bytes:
 class Objects:
     """Reads and writes objects of all kinds; implements `Reader`."""
 
-    def __init__(self, store: Store, find_kind: Callable[[str, str], Kind | None] = kind_of_plural) -> None:
+    def __init__(
+        self,
+        store: Store,
+        find_kind: Callable[[str, str], Kind | None] = kind_of_plural,
+        schema_of: Callable[[Kind], Type | None] = stored_schema,
+    ) -> None:
         self.store = store
         self._find_kind = find_kind
+        self._schema_of = schema_of
         self._cache: dict[str, tuple[int, Object]] = {}
         self._openings: dict[Kind, bytes] = {}
 
@@ -102,7 +108,7 @@ class Objects:
         cached = self._cache.get(record.key)
         if cached is not None and cached[0] == record.revision:
             return cached[1]
-        obj = decode_stored(kind, record.value)
+        obj = decode_stored(self._schema_of(kind), record.value)
         if len(record.value) <= CACHED_BYTES_EACH:
             if len(self._cache) >= CACHED_OBJECTS:
                 self._cache.pop(next(iter(self._cache)))
@@ -114,7 +120,7 @@ class Objects:
         cached = self._cache.get(record.key)
         if cached is not None and cached[0] == record.revision:
             return cached[1]
-        return decode_stored(kind, record.value)
+        return decode_stored(self._schema_of(kind), record.value)
 
     def opening(self, kind: Kind) -> bytes:
         """Return the bytes that list items leave out."""
@@ -136,7 +142,7 @@ class Objects:
             for name, part in obj.items():
                 if name not in stored:
                     stored[name] = part
-            return encode_stored(stored)
+            return encode(stored)
 
         record = await self.store.put(key, value, expected)
         return stored, record

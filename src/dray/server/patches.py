@@ -12,6 +12,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from dray.api.raw_json import RawJson
+
 JSON = Any  # what json.loads returns
 
 MOST_OPERATIONS = 10_000  # kube-apiserver refuses longer patches
@@ -29,6 +31,8 @@ def apply_merge_patch(target: JSON, patch: JSON) -> JSON:
     """Return the target with a merge patch applied."""
     if not isinstance(patch, dict):
         return patch
+    if isinstance(target, RawJson):
+        target = target.value
     merged = dict(target) if isinstance(target, dict) else {}
     for key, value in patch.items():
         if value is None:
@@ -42,7 +46,7 @@ def apply_json_patch(document: JSON, operations: JSON) -> JSON:
     """Return the document with all operations applied, or raise PatchError."""
     if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
         raise PatchMalformed("a JSON patch is a list of operations")
-    document = copy.deepcopy(document)
+    document = copy.deepcopy(document)  # raw leaves stay shared; a step into one opens it
     for operation in operations:
         _apply(document, operation)
     return document
@@ -89,7 +93,7 @@ def _locate(document: JSON, operation: dict[str, Any], name: str) -> tuple[Any, 
     container = document
     for part in parts[:-1]:
         try:
-            container = _get(container, part)
+            container = _opened(container, part)
         except PatchError:
             container = None
         if not isinstance(container, dict | list):
@@ -108,6 +112,15 @@ def _index(container: list[Any], key: str, *, inserting: bool = False) -> int:
     if index < -size or index >= size:
         raise PatchError(f"Unable to access invalid index: {index}")
     return index + size if index < 0 else index
+
+
+def _opened(container: JSON, key: str) -> JSON:
+    """Return an inner value; a raw one is parsed where it stands, so that it can be changed."""
+    value = _get(container, key)
+    if isinstance(value, RawJson):
+        value = value.value
+        container[key if isinstance(container, dict) else _index(container, key)] = value
+    return value
 
 
 def _get(container: JSON, key: str) -> JSON:
@@ -145,6 +158,7 @@ def _remove(container: JSON, key: str) -> None:
 
 def _same(one: JSON, other: JSON) -> bool:
     """Compare JSON values; Python's True == 1 does not count."""
+    one, other = (side.value if isinstance(side, RawJson) else side for side in (one, other))
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):

@@ -1,13 +1,67 @@
-"""Versions of objects: stored in one, spoken in several."""
+"""Versions of objects: stored in one, spoken in several.
+
+On the way in an object gets the defaults of the version that it is written in and
+is then converted to the storage version; on the way out it is converted back.
+Raw parts leave as compact JSON, whatever blanks they came with.
+"""
 
 from __future__ import annotations
 
+from functools import cache
+
+from dray.api.codec import compact_raw
 from dray.api.kinds import Kind
+from dray.api.reading import zero_of
+from dray.api.schema import SchemaError, Type, schema_of
+from dray.server.calls import Call
 from dray.server.reader import Object
+
+# Deprecations of resource.k8s.io: (version, kind; "" for all others) -> (since, gone).
+_DEPRECATED = {
+    ("v1beta1", ""): ("v1.35", "v1.38"),
+    ("v1beta2", ""): ("v1.36", "v1.39"),
+    ("v1alpha3", ""): ("v1.36", "v1.39"),
+    ("v1beta2", "DeviceTaintRule"): ("v1.39", "v1.42"),
+    ("v1alpha3", "ResourcePoolStatusRequest"): ("v1.39", "v1.42"),
+}
+
+
+@cache
+def built_in_schema(group: str, version: str, kind: str) -> Type | None:
+    """Return the schema of a built-in kind, None for others."""
+    try:
+        return schema_of(group, version, kind)
+    except SchemaError:
+        return None
+
+
+def stored_schema(kind: Kind) -> Type | None:
+    """Return the schema in which objects of a built-in kind are stored."""
+    group = "" if kind.group == "events.k8s.io" else kind.group
+    return built_in_schema(group, kind.storage_version, kind.kind)
+
+
+def deprecation(kind: Kind, version: str) -> str:
+    """Return the warning that using a version deserves, or ""."""
+    if kind.group != "resource.k8s.io":
+        return ""
+    found = _DEPRECATED.get((version, kind.kind)) or _DEPRECATED.get((version, ""))
+    if found is None:
+        return ""
+    since, gone = found
+    return f"{kind.api_version(version)} {kind.kind} is deprecated in {since}+, unavailable in {gone}+"
 
 
 class Versions:
     """Converts between the storage version and the version of a request."""
+
+    def schema(self, kind: Kind, version: str) -> Type | None:
+        """Return the schema of a kind in a version; None for custom kinds."""
+        return built_in_schema(kind.group, version, kind.kind)
+
+    def stored_schema(self, kind: Kind) -> Type | None:
+        """Return the schema in which objects of a kind are stored."""
+        return stored_schema(kind)
 
     def is_stored_form(self, kind: Kind, version: str) -> bool:
         """Tell whether stored bytes can be sent as they are."""
@@ -15,16 +69,24 @@ class Versions:
 
     def outgoing(self, kind: Kind, obj: Object, version: str) -> Object:
         """Return a stored object as a version shows it."""
+        return compact_raw(obj)  # type: ignore[no-any-return]
+
+    def incoming(self, kind: Kind, obj: Object, version: str, now: str) -> Object:
+        """Return a client's object (which it may change) as it is stored."""
         return obj
 
-    def incoming(self, kind: Kind, obj: Object, version: str) -> Object:
-        """Return a client's object as it is stored."""
-        return obj
+    def read_custom(self, call: Call, body: object, validation: str) -> Object:
+        """Return the body of a custom kind, pruned as its definition says."""
+        raise NotImplementedError(call.route.kind.kind)
+
+    def extra_fields(self, kind: Kind) -> frozenset[str]:
+        """Return the selectable fields that a custom kind declares."""
+        return frozenset()
 
     def empty(self, kind: Kind, version: str, revision: int) -> Object:
         """Return an object that says nothing but its kind and a resourceVersion."""
-        return {
-            "kind": kind.kind,
-            "apiVersion": kind.api_version(version),
-            "metadata": {"resourceVersion": str(revision)},
-        }
+        schema = self.schema(kind, version)
+        obj: Object = zero_of(schema) if schema is not None else {}
+        obj = {"kind": kind.kind, "apiVersion": kind.api_version(version), **obj}
+        obj["metadata"] = {**(obj.get("metadata") or {}), "resourceVersion": str(revision)}
+        return obj

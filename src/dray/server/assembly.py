@@ -1,0 +1,211 @@
+"""Putting a server together: from settings to something that answers requests.
+
+Every part gets what it needs handed in; nobody reaches for a global. `Cluster` is
+what a process (or a test, or the simulator) holds: a server without sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from dray.api.features import Features
+from dray.api.kinds import Kind
+from dray.api.validation import FieldError, SelectorChecker, ValidationContext
+from dray.server import reviews
+from dray.server.authn import Authenticator
+from dray.server.authz import Authorizer
+from dray.server.bodies import parse_body
+from dray.server.bootstrap import ensure_bootstrap_objects
+from dray.server.calls import Call, World
+from dray.server.catalogue import Catalogue
+from dray.server.deleting import Deleter
+from dray.server.discovery import Discovery
+from dray.server.disruptions import Disruptions
+from dray.server.handlers import Handlers
+from dray.server.objects import Objects
+from dray.server.patching import Patcher
+from dray.server.reader import Object
+from dray.server.requests import Response, json_response
+from dray.server.retention import keep_history_bounded
+from dray.server.server import ApiServer, Handle
+from dray.server.shapes import Shapes
+from dray.server.store import Store
+from dray.server.subresources import Subresources
+from dray.server.tokens import TokenIssuer, TokenVerifier, User
+from dray.server.versions import Versions
+from dray.server.writing import Writer
+
+log = logging.getLogger("dray.server")
+
+
+@dataclass(slots=True)
+class Settings:
+    """What can be chosen about a server."""
+
+    features: Features = field(default_factory=Features.default)
+    static_tokens: Mapping[str, User] = field(default_factory=dict)
+    anonymous: bool = True
+    allow_everything: bool = False  # authorization mode AlwaysAllow
+    disabled_admission: frozenset[str] = frozenset()
+    cel: SelectorChecker | None = None
+    token_key: ec.EllipticCurvePrivateKey | None = None
+    world: World = field(default_factory=World)
+
+
+class Cluster:
+    """A whole API server in one object: store, handlers, background work."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.settings = settings
+        self.store = store
+        self.catalogue = Catalogue()
+        self.versions = Versions()
+        self.objects = Objects(store, self.catalogue.stored, self.versions.stored_schema)
+        self._background: list[asyncio.Task[None]] = []
+        self.server = self._assemble()
+
+    async def start(self) -> None:
+        """Create what every cluster has and begin background work."""
+        await ensure_bootstrap_objects(self.objects, self.settings.world)
+        self._background.append(asyncio.create_task(keep_history_bounded(self.store)))
+
+    async def stop(self) -> None:
+        """End watches and background work, and close the store."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        self.store.close()
+
+    # --- parts ---------------------------------------------------------------
+
+    def _assemble(self) -> ApiServer:
+        settings, objects, world = self.settings, self.objects, self.settings.world
+        issuer = verifier = None
+        if settings.token_key is not None:
+            issuer = TokenIssuer(settings.token_key, objects)
+            verifier = TokenVerifier([settings.token_key.public_key()], objects)
+        authenticator = Authenticator(world.now, settings.static_tokens, verifier, settings.anonymous)
+        authorizer = Authorizer(objects, allow_everything=settings.allow_everything)
+        admission = _NoAdmission()
+        writer = Writer(
+            objects, admission, _NoRules(), _NoOwners(), self._context, world, _no_custom_validation
+        )
+        deleter = Deleter(objects, admission, world)
+        handlers = Handlers(objects, self.versions, writer, deleter, Shapes(None), world)
+        patcher = Patcher(handlers, self.catalogue.is_custom)
+        subresources = Subresources(handlers, patcher, issuer, Disruptions(objects, world), _no_proxy)
+        verbs: dict[str, Handle] = {
+            "get": handlers.get,
+            "list": handlers.list,
+            "watch": handlers.watch,
+            "create": handlers.create,
+            "update": handlers.update,
+            "patch": patcher.patch,
+            "delete": handlers.delete,
+            "deletecollection": handlers.deletecollection,
+        }
+        discovery = Discovery()
+        return ApiServer(
+            authenticator,
+            authorizer,
+            self.catalogue,
+            verbs,
+            subresources.handle,
+            [_health, discovery.respond],
+            _reviews(authenticator, authorizer, world, subresources),
+        )
+
+    def _context(self, call: Call) -> ValidationContext:
+        settings = self.settings
+        if settings.cel is None:
+            return ValidationContext(settings.features, version=call.route.version)
+        return ValidationContext(settings.features, settings.cel, call.route.version)
+
+
+def _reviews(
+    authenticator: Authenticator, authorizer: Authorizer, world: World, subresources: Subresources
+) -> dict[tuple[str, str], Handle]:
+    """Return the handlers of kinds that are questions, not objects."""
+
+    def body_of(call: Call) -> Object:
+        value: Any = parse_body(None, call.request.body, call.request.header("content-type"))
+        return value if isinstance(value, dict) else {}
+
+    async def self_review(call: Call) -> Response:
+        return json_response(201, reviews.self_subject_review(call.user, body_of(call), world.timestamp()))
+
+    async def token_review(call: Call) -> Response:
+        return json_response(201, reviews.token_review(authenticator, body_of(call)))
+
+    async def self_access(call: Call) -> Response:
+        return json_response(201, reviews.self_subject_access_review(authorizer, call.user, body_of(call)))
+
+    async def access(call: Call) -> Response:
+        return json_response(201, reviews.subject_access_review(authorizer, body_of(call)))
+
+    async def local_access(call: Call) -> Response:
+        namespace = call.route.namespace
+        return json_response(201, reviews.local_subject_access_review(authorizer, namespace, body_of(call)))
+
+    async def rules(call: Call) -> Response:
+        return json_response(201, reviews.self_subject_rules_review(authorizer, call.user, body_of(call)))
+
+    async def bind(call: Call) -> Response:
+        return await subresources.bind(call, "")
+
+    authentication, authorization = "authentication.k8s.io", "authorization.k8s.io"
+    return {
+        (authentication, "SelfSubjectReview"): self_review,
+        (authentication, "TokenReview"): token_review,
+        (authorization, "SelfSubjectAccessReview"): self_access,
+        (authorization, "SubjectAccessReview"): access,
+        (authorization, "LocalSubjectAccessReview"): local_access,
+        (authorization, "SelfSubjectRulesReview"): rules,
+        ("", "Binding"): bind,
+    }
+
+
+class _NoAdmission:
+    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+        pass
+
+    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+        pass
+
+    def validate_delete(self, call: Call, old: Object) -> None:
+        pass
+
+
+class _NoRules:
+    def create(self, call: Call, new: Object) -> list[FieldError]:
+        return []
+
+    def status(self, call: Call, new: Object, old: Object) -> list[FieldError]:
+        return []
+
+
+class _NoOwners:
+    def track(self, call: Call, new: Object, old: Object | None) -> None:
+        pass
+
+
+def _no_custom_validation(kind: Kind, new: Object, old: Object | None) -> list[FieldError]:
+    return []
+
+
+async def _no_proxy(call: Call, pod: Object) -> Response:
+    raise NotImplementedError
+
+
+def _health(request: Any) -> Response | None:
+    from dray.server.requests import text_response
+
+    if request.path.split("/")[1] in ("healthz", "livez", "readyz"):
+        return text_response(200, "ok")
+    return None

@@ -1,0 +1,59 @@
+"""One request on its way through the server."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from dray.server.requests import Request
+from dray.server.routing import Route
+from dray.server.tokens import User
+
+# The letters of generated names: no vowels and no look-alikes, so no words appear.
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX = 5
+_LONGEST_BASE = 63 - _SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Time, identity and chance, as arguments: tests replace them."""
+
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    new_uid: Callable[[], str] = lambda: str(uuid.uuid4())
+    new_suffix: Callable[[], str] = lambda: "".join(secrets.choice(_LETTERS) for _ in range(_SUFFIX))
+
+    def timestamp(self) -> str:
+        """Return the present as metadata writes it."""
+        return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def generated_name(self, prefix: str) -> str:
+        """Return a fresh name that starts with a prefix and fits into 63 letters."""
+        return prefix[:_LONGEST_BASE] + self.new_suffix()
+
+
+@dataclass(slots=True)
+class Call:
+    """A request with everything that was found out about it."""
+
+    request: Request
+    route: Route
+    user: User
+    warnings: list[str] = field(default_factory=list)  # become Warning headers
+
+    def warn(self, text: str) -> None:
+        """Tell the client something that does not stop the request; each text once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    def warning_headers(self) -> list[tuple[str, str]]:
+        """Return the warnings as HTTP headers."""
+        return [("Warning", f'299 - "{_quoted(text)}"') for text in self.warnings]
+
+
+def _quoted(text: str) -> str:
+    printable = "".join(letter if letter.isprintable() else " " for letter in text)
+    return printable.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,194 @@
+"""delete: marking, waiting for finalizers, dying with grace, vanishing.
+
+The server only marks. An object vanishes at once when nothing holds it; finalizers
+hold it (those of `orphan` and `foregroundDeletion` stand for work of the garbage
+collector), a pod's grace period holds it, a namespace's content holds it. Whoever
+removes the last finalizer with an update completes the deletion (see `writing`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from dray.api.kinds import Kind
+from dray.server import errors, pods
+from dray.server.calls import Call, World
+from dray.server.objects import Objects, copy_json, key_of
+from dray.server.options import DeleteOptions
+from dray.server.reader import Object
+from dray.server.store import Record, WriteConflict
+from dray.server.strategies import Strategy, strategy_of
+from dray.server.writing import MOST_ATTEMPTS, Admission
+
+_ORPHAN, _FOREGROUND = "orphan", "foregroundDeletion"
+
+
+@dataclass(slots=True)
+class Deleter:
+    """Deletes objects of every kind."""
+
+    objects: Objects
+    admission: Admission
+    world: World
+
+    async def delete(self, call: Call, name: str, options: DeleteOptions) -> tuple[Object, bool]:
+        """Delete an object, or begin to; returns its last state and whether it vanished."""
+        kind, namespace = call.route.kind, call.route.namespace
+        key = key_of(kind, namespace, name)
+        for _ in range(MOST_ATTEMPTS):
+            record = self.objects.store.get(key)
+            if record is None:
+                raise errors.not_found(kind.group, kind.plural, name)
+            old = self.objects.decoded(kind, record)
+            self.admission.validate_delete(call, old)
+            check_preconditions(kind, old, options)
+            try:
+                if kind.plural == "namespaces" and not kind.group:
+                    return await self._delete_namespace(kind, old, record, options)
+                return await self._delete(kind, old, record, options)
+            except WriteConflict:
+                continue  # somebody changed it meanwhile: decide again on what is there
+        raise errors.conflict(kind.group, kind.plural, name, errors.MODIFIED)
+
+    async def _delete(
+        self, kind: Kind, old: Object, record: Record, options: DeleteOptions
+    ) -> tuple[Object, bool]:
+        strategy = strategy_of(kind)
+        new = copy_json(old)
+        metadata = new["metadata"]
+        graceful = False
+        if strategy.graceful:
+            pending, graceful = self._begin_grace(new, options)
+            if pending:
+                return old, False
+        finalizers = finalizers_after(old, strategy, options)
+        if finalizers != (metadata.get("finalizers") or []):
+            metadata["finalizers"] = finalizers
+            if not finalizers:
+                del metadata["finalizers"]
+        if finalizers and not graceful:
+            self._mark(metadata)
+        if finalizers or (graceful and metadata["deletionGracePeriodSeconds"] > 0):
+            return await self._write(kind, new, record, options), False
+        if options.dry_run:
+            return new, True
+        event = await self.objects.store.delete(record.key, record.revision)
+        assert event is not None
+        # A deleted pod is shown as marked, other objects as they were last stored.
+        last = new if graceful else old
+        return {**last, "metadata": {**last["metadata"], "resourceVersion": str(event.revision)}}, True
+
+    async def _delete_namespace(
+        self, kind: Kind, old: Object, record: Record, options: DeleteOptions
+    ) -> tuple[Object, bool]:
+        if not old["metadata"].get("deletionTimestamp"):
+            new = copy_json(old)
+            new["metadata"]["deletionTimestamp"] = self.world.timestamp()
+            new["status"] = {**(new.get("status") or {}), "phase": "Terminating"}
+            finalizers = finalizers_after(old, strategy_of(kind), options)
+            if finalizers:
+                new["metadata"]["finalizers"] = finalizers
+            return await self._write(kind, new, record, options), False
+        if (old.get("spec") or {}).get("finalizers"):
+            return old, False
+        return await self._delete(kind, old, record, options)
+
+    async def _write(self, kind: Kind, new: Object, record: Record, options: DeleteOptions) -> Object:
+        if options.dry_run:
+            return new
+        old = self.objects.decoded(kind, record)
+        if new == old:
+            return old
+        stored, _ = await self.objects.put(kind, record.key, new, record.revision)
+        return stored
+
+    def _mark(self, metadata: Object) -> None:
+        """Say that an object waits for its finalizers only."""
+        now = self.world.timestamp()
+        if not metadata.get("deletionTimestamp"):
+            _count(metadata)
+            metadata["deletionTimestamp"] = now
+        elif metadata["deletionTimestamp"] > now:
+            metadata["deletionTimestamp"] = now
+        metadata["deletionGracePeriodSeconds"] = 0
+
+    def _begin_grace(self, new: Object, options: DeleteOptions) -> tuple[bool, bool]:
+        """Mark a pod for its grace period; returns (nothing to do, graceful)."""
+        metadata = new["metadata"]
+        wanted = options.grace_period_seconds
+        if wanted is not None and wanted < 0:
+            wanted = 1
+        running = metadata.get("deletionGracePeriodSeconds")
+        if metadata.get("deletionTimestamp"):
+            if not running:
+                return False, False
+            if wanted is None or wanted >= running:
+                return True, False
+            begun = _parse(metadata["deletionTimestamp"]) - timedelta(seconds=running)
+            end, period = begun + timedelta(seconds=wanted), wanted
+            now = self.world.now()
+            if end < now:
+                # Too late for the shorter period, but somebody still must see it end.
+                end, period = now, 1 if wanted else 0
+            metadata["deletionTimestamp"] = _text(end)
+            metadata["deletionGracePeriodSeconds"] = period
+            return False, True
+        period = pods.grace_period(new, wanted)
+        metadata["deletionTimestamp"] = _text(self.world.now() + timedelta(seconds=period))
+        metadata["deletionGracePeriodSeconds"] = period
+        _count(metadata)
+        return False, True
+
+
+def check_preconditions(kind: Kind, obj: Object, options: DeleteOptions) -> None:
+    """Raise the conflict when the object is not the one that the client meant."""
+    metadata = obj["metadata"]
+    name = metadata.get("name", "")
+    for word, wanted, found in (
+        ("UID", options.uid, metadata.get("uid", "")),
+        ("ResourceVersion", options.resource_version, metadata.get("resourceVersion", "")),
+    ):
+        if wanted is not None and wanted != found:
+            hint = "deleted and then recreated" if word == "UID" else "modified"
+            raise errors.conflict(
+                kind.group,
+                # The reference names the kind here, where other conflicts name the plural.
+                kind.plural if kind.plural == "namespaces" and not kind.group else kind.kind,
+                name,
+                f"the {word} in the precondition ({wanted}) does not match the {word} in record ({found}). "
+                f"The object might have been {hint}",
+            )
+
+
+def finalizers_after(obj: Object, strategy: Strategy, options: DeleteOptions) -> list[str]:
+    """Return the finalizers that an object has once deletion began."""
+    finalizers: list[str] = list(obj["metadata"].get("finalizers") or [])
+    if strategy.dependents == "unsupported":
+        orphan = foreground = False
+    elif options.orphan_dependents is not None:
+        orphan, foreground = options.orphan_dependents, False
+    elif options.propagation_policy is not None:
+        orphan = options.propagation_policy == "Orphan"
+        foreground = options.propagation_policy == "Foreground"
+    elif _ORPHAN in finalizers or _FOREGROUND in finalizers:
+        orphan, foreground = _ORPHAN in finalizers, _FOREGROUND in finalizers
+    else:
+        orphan, foreground = strategy.dependents == "orphan", False
+    wanted = [name for name in finalizers if name not in (_ORPHAN, _FOREGROUND)]
+    wanted += [_ORPHAN] if orphan else []
+    wanted += [_FOREGROUND] if foreground else []
+    return finalizers if set(wanted) == set(finalizers) else wanted
+
+
+def _count(metadata: Object) -> None:
+    if metadata.get("generation"):
+        metadata["generation"] += 1
+
+
+def _parse(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

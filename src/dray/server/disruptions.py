@@ -1,0 +1,129 @@
+"""Eviction asks the disruption budgets first.
+
+A pod that is done, or not yet running, disrupts nobody. Otherwise its budget, if
+it has one, must allow one more disruption, which is written down in the budget
+before the pod dies, so that two evictions cannot share one allowance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dray.api.kinds import kind_of
+from dray.server import errors
+from dray.server.calls import World
+from dray.server.objects import Objects, copy_json, key_of
+from dray.server.reader import Object
+from dray.server.store import WriteConflict
+from dray.server.writing import MOST_ATTEMPTS
+
+
+@dataclass(slots=True)
+class Disruptions:
+    """Spends the allowance of disruption budgets."""
+
+    objects: Objects
+    world: World
+
+    async def allow(self, pod: Object, *, dry_run: bool) -> None:
+        """Raise 429 unless the pod may be disrupted now."""
+        status = pod.get("status") or {}
+        if status.get("phase") in ("Succeeded", "Failed", "Pending") or pod["metadata"].get(
+            "deletionTimestamp"
+        ):
+            return
+        budgets = self._budgets_of(pod)
+        if not budgets:
+            return
+        if len(budgets) > 1:
+            raise errors.plain_failure(
+                500,
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+            )
+        if not _is_ready(status) and _spares_unready(budgets[0]):
+            return
+        await self._spend(budgets[0], pod["metadata"]["name"], dry_run=dry_run)
+
+    def _budgets_of(self, pod: Object) -> list[Object]:
+        labels = pod["metadata"].get("labels") or {}
+        namespace = pod["metadata"]["namespace"]
+        budgets = self.objects.list("policy", "poddisruptionbudgets", namespace)
+        return [budget for budget in budgets if selects((budget.get("spec") or {}).get("selector"), labels)]
+
+    async def _spend(self, budget: Object, pod_name: str, *, dry_run: bool) -> None:
+        kind = kind_of("policy", "PodDisruptionBudget")
+        assert kind is not None
+        name, namespace = budget["metadata"]["name"], budget["metadata"]["namespace"]
+        key = key_of(kind, namespace, name)
+        for _ in range(MOST_ATTEMPTS):
+            record = self.objects.store.get(key)
+            if record is None:
+                return
+            current = self.objects.decoded(kind, record)
+            status = current.get("status") or {}
+            if (status.get("observedGeneration") or 0) < (current["metadata"].get("generation") or 0):
+                raise _refused(
+                    f"The disruption budget {name} is still being processed by the server.", 10, name
+                )
+            if (status.get("disruptionsAllowed") or 0) < 1:
+                raise _refused(
+                    f"The disruption budget {name} needs {status.get('desiredHealthy', 0)} healthy pods and has "
+                    f"{status.get('currentHealthy', 0)} currently",
+                    0,
+                    name,
+                )
+            if dry_run:
+                return
+            new = copy_json(current)
+            new["status"]["disruptionsAllowed"] -= 1
+            new["status"].setdefault("disruptedPods", {})[pod_name] = self.world.timestamp()
+            try:
+                await self.objects.put(kind, key, new, record.revision)
+                return
+            except WriteConflict:
+                continue
+
+
+def selects(selector: Object | None, labels: Object) -> bool:
+    """Tell whether a label selector object matches; none at all matches nothing."""
+    if selector is None:
+        return False
+    for key, value in (selector.get("matchLabels") or {}).items():
+        if labels.get(key) != value:
+            return False
+    for requirement in selector.get("matchExpressions") or ():
+        value, values = labels.get(requirement["key"]), requirement.get("values") or ()
+        fulfilled = {
+            "In": value is not None and value in values,
+            "NotIn": value is None or value not in values,
+            "Exists": value is not None,
+            "DoesNotExist": value is None,
+        }
+        if not fulfilled.get(requirement["operator"], False):
+            return False
+    return True
+
+
+def _is_ready(status: Object) -> bool:
+    conditions = status.get("conditions") or ()
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def _spares_unready(budget: Object) -> bool:
+    """Tell whether a pod that is not ready may go without spending the budget."""
+    status = budget.get("status") or {}
+    if (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
+        return True
+    desired = status.get("desiredHealthy") or 0
+    return bool(desired > 0 and (status.get("currentHealthy") or 0) >= desired)
+
+
+def _refused(detail: str, retry_after: int, name: str) -> errors.ApiError:
+    message = "Cannot evict pod as it would violate the pod's disruption budget."
+    error = errors.too_many_requests(message, retry_after)
+    error.details = {"causes": [{"reason": "DisruptionBudget", "message": detail}]}
+    if retry_after:
+        error.details["retryAfterSeconds"] = retry_after
+    else:
+        error.headers = []
+    return error

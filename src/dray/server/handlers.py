@@ -1,0 +1,257 @@
+"""The verbs on resources: from a routed call to a response.
+
+Every handler reads its options and body, lets `reading`, `writing`, `deleting` or
+`watching` do the work on stored objects, and shows the result in the version and
+form that the client asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dray.api.schema import Type
+from dray.server import errors
+from dray.server.bodies import parse_body, read_object
+from dray.server.calls import Call, World
+from dray.server.deleting import Deleter
+from dray.server.encoding import encode
+from dray.server.negotiation import JSON_TYPE, YAML_TYPE, Representation, negotiate
+from dray.server.objects import Objects, copy_json
+from dray.server.options import DeleteOptions, delete_options, list_options, write_options
+from dray.server.reader import Object
+from dray.server.reading import ListReader, parse_version
+from dray.server.requests import Response, json_response
+from dray.server.selectable import parse_selection
+from dray.server.shapes import Shapes
+from dray.server.strategies import strategy_of
+from dray.server.versions import Versions
+from dray.server.watching import WatchStreams
+from dray.server.writing import Writer
+
+
+class Handlers:
+    """Answers get, list, watch, create, update, delete and deletecollection."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        versions: Versions,
+        writer: Writer,
+        deleter: Deleter,
+        shapes: Shapes,
+        world: World,
+    ) -> None:
+        self.objects = objects
+        self.versions = versions
+        self.writer = writer
+        self.deleter = deleter
+        self.shapes = shapes
+        self.world = world
+        self.reader = ListReader(objects, versions)
+        self.streams = WatchStreams(objects, versions, self.reader)
+
+    async def get(self, call: Call) -> Response:
+        """Return one object."""
+        route = call.route
+        version = call.request.first("resourceVersion")
+        if version:
+            wanted = parse_version(version, lambda text: errors.plain_failure(500, text))
+            await self.reader.wait_for(wanted)
+        representation = negotiate(call.request.header("accept"))
+        obj = self.objects.find(route.kind, route.namespace, route.name)
+        if obj is None:
+            raise errors.not_found(route.kind.group, route.kind.plural, route.name)
+        return self.show(call, obj, 200, representation)
+
+    async def list(self, call: Call) -> Response:
+        """Return a collection, or a page of it."""
+        route = call.route
+        representation = negotiate(call.request.header("accept"))
+        options = list_options(call.request, watch=False)
+        selection = parse_selection(route.kind, options, self.versions.extra_fields(route.kind))
+        listing = await self.reader.find(route, options, selection)
+        if representation.is_plain:
+            return Response(200, self.reader.as_bytes(route.kind, route.version, listing))
+        objects = self.reader.objects(route.kind, route.version, listing)
+        shown = self.shapes.many(call, objects, listing, representation)
+        return _encoded(200, shown, representation)
+
+    async def watch(self, call: Call) -> Response:
+        """Stream the changes of a collection."""
+        route = call.route
+        representation = negotiate(call.request.header("accept"))
+        if representation.media_type == YAML_TYPE:
+            raise errors.not_acceptable(f"only the following media types are accepted: {JSON_TYPE}")
+        options = list_options(call.request, watch=True)
+        selection = parse_selection(route.kind, options, self.versions.extra_fields(route.kind))
+        show = self.shapes.for_watch(call, representation)
+        stream = await self.streams.open(route, options, selection, show)
+        return Response(200, stream)
+
+    async def create(self, call: Call) -> Response:
+        """Create an object in a collection."""
+        representation = negotiate(call.request.header("accept"))
+        options = write_options(call.request, "CreateOptions")
+        new = self.incoming(call, self.body(call), options.field_validation)
+        self._check_namespace(call, new)
+        stored = await self.writer.create(call, new, dry_run=options.dry_run)
+        return self.show(call, stored, 201, representation)
+
+    async def update(self, call: Call) -> Response:
+        """Replace an object (or its status) with the one in the body."""
+        representation = negotiate(call.request.header("accept"))
+        options = write_options(call.request, "UpdateOptions")
+        new = self.incoming(call, self.body(call), options.field_validation)
+        self._check_name(call, new)
+        self._check_namespace(call, new)
+        uid = new["metadata"].get("uid") or ""
+        stored, created = await self.writer.update(
+            call, lambda old: copy_json(new), dry_run=options.dry_run, uid=uid
+        )
+        return self.show(call, stored, 201 if created else 200, representation)
+
+    async def delete(self, call: Call) -> Response:
+        """Delete one object."""
+        representation = negotiate(call.request.header("accept"))
+        options = self.delete_options(call)
+        obj, vanished = await self.deleter.delete(call, call.route.name, options)
+        if vanished and not strategy_of(call.route.kind).returns_deleted:
+            return self.deleted_status(call, obj)
+        return self.show(call, obj, 200, representation)
+
+    async def deletecollection(self, call: Call) -> Response:
+        """Delete all selected objects of a collection, one after the other."""
+        route = call.route
+        representation = negotiate(call.request.header("accept"))
+        selecting = list_options(call.request, watch=False)
+        options = self.delete_options(call)
+        selection = parse_selection(route.kind, selecting, self.versions.extra_fields(route.kind))
+        listing = await self.reader.find(route, selecting, selection)
+        deleted = []
+        for record in listing.records:
+            name = record.key.rsplit("/", 1)[1]
+            try:
+                obj, _ = await self.deleter.delete(call, name, copy_options(options))
+            except errors.ApiError as problem:
+                if problem.reason != "NotFound":
+                    raise
+                continue
+            deleted.append(self.versions.outgoing(route.kind, obj, route.version))
+        if representation.is_plain:
+            return json_response(200, self.shapes.plain_list(call, deleted, listing))
+        return _encoded(200, self.shapes.many(call, deleted, listing, representation), representation)
+
+    # --- shared with patches and subresources --------------------------------
+
+    def body(self, call: Call) -> Any:
+        """Return the parsed body of a request."""
+        schema = self.versions.schema(call.route.kind, call.route.version)
+        return parse_body(schema, call.request.body, call.request.header("content-type"))
+
+    def incoming(self, call: Call, body: Any, validation: str) -> Object:
+        """Return a body as an object to store: checked, defaulted, converted."""
+        route = call.route
+        schema = self.versions.schema(route.kind, route.version)
+        obj = self.read(call, schema, body, validation)
+        return self.versions.incoming(route.kind, obj, route.version, self.world.timestamp())
+
+    def read(self, call: Call, schema: Type | None, body: Any, validation: str) -> Object:
+        """Return a body in the version of the request."""
+        route = call.route
+        if schema is None:
+            return self.versions.read_custom(call, body, validation)
+        return read_object(
+            call,
+            schema,
+            body,
+            kind=route.kind.kind,
+            api_version=route.kind.api_version(route.version),
+            validation=validation,
+        )
+
+    def show(self, call: Call, stored: Object, status: int, representation: Representation) -> Response:
+        """Return a stored object in the client's version and form."""
+        route = call.route
+        shown = self.versions.outgoing(route.kind, stored, route.version)
+        return _encoded(status, self.shapes.one(call, shown, representation), representation)
+
+    def delete_options(self, call: Call) -> DeleteOptions:
+        """Read delete options from the body or, without one, from the query."""
+        body = None
+        if call.request.body.strip():
+            body = parse_body(None, call.request.body, call.request.header("content-type"))
+            if body is not None and not isinstance(body, dict):
+                raise errors.bad_request("the body of a deletion must be DeleteOptions")
+            kind = (body or {}).get("kind") or "DeleteOptions"
+            if kind != "DeleteOptions":
+                raise errors.bad_request(f"decoded object cannot be converted to DeleteOptions: {kind}")
+        return delete_options(call.request, body)
+
+    def deleted_status(self, call: Call, obj: Object) -> Response:
+        """Return the Status that says an object is gone."""
+        kind = call.route.kind
+        details = {"name": obj["metadata"].get("name", ""), "group": kind.group, "kind": kind.plural}
+        details["uid"] = obj["metadata"].get("uid", "")
+        return json_response(200, success({key: value for key, value in details.items() if value}))
+
+    def _check_name(self, call: Call, new: Object) -> None:
+        name = new["metadata"].get("name") or ""
+        if not name:
+            raise errors.bad_request(
+                "the name of the object (based on URL) was undeterminable: name must be provided"
+            )
+        if name != call.route.name:
+            raise errors.bad_request(
+                f"the name of the object ({name}) does not match the name on the URL ({call.route.name})"
+            )
+
+    def _check_namespace(self, call: Call, new: Object) -> None:
+        namespace = new["metadata"].get("namespace") or ""
+        if namespace and namespace != call.route.namespace:
+            raise errors.bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request"
+            )
+        if call.route.kind.namespaced:
+            new["metadata"]["namespace"] = call.route.namespace
+
+
+def copy_options(options: DeleteOptions) -> DeleteOptions:
+    """Return options that one deletion may fill in without touching the next."""
+    return DeleteOptions(
+        options.grace_period_seconds,
+        options.propagation_policy,
+        options.orphan_dependents,
+        options.uid,
+        options.resource_version,
+        options.dry_run,
+    )
+
+
+def success(details: dict[str, Any] | None = None, code: int = 0) -> Object:
+    """Return a Status that reports success."""
+    status: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    if details:
+        status["details"] = details
+    if code:
+        status["code"] = code
+    return status
+
+
+def _encoded(status: int, shown: Object, representation: Representation) -> Response:
+    if representation.media_type == YAML_TYPE:
+        import yaml
+
+        text = yaml.safe_dump(_plain(shown), sort_keys=True, default_flow_style=False)
+        return Response(status, text.encode(), content_type=YAML_TYPE)
+    return Response(status, encode(shown) + b"\n")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that any encoder knows."""
+    import msgspec
+
+    return msgspec.json.decode(encode(value))
+
+
+Verb = Callable[[Call], Any]

@@ -1,0 +1,188 @@
+"""patch: JSON patch, merge patch and strategic merge patch on the client's version of an object.
+
+A patch is applied to the object as its sender sees it (converted, raw parts
+compact), the result is read like any body, and then is an update like any other.
+What is wrong with the result is reported as 422 on the field `patch`.
+Server-side apply is in `applying`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dray.api.kinds import Kind
+from dray.api.parsing import Duplicates, ParseError, parse_json
+from dray.api.raw_json import RawJson
+from dray.api.reading import DecodeError, read
+from dray.api.schema import Type, schema_of
+from dray.api.validation.fields import invalid
+from dray.server import errors
+from dray.server.bodies import report_complaints
+from dray.server.calls import Call
+from dray.server.handlers import Handlers
+from dray.server.negotiation import negotiate
+from dray.server.objects import copy_json
+from dray.server.options import WriteOptions, write_options
+from dray.server.patches import (
+    MOST_OPERATIONS,
+    PatchError,
+    PatchMalformed,
+    apply_json_patch,
+    apply_merge_patch,
+)
+from dray.server.reader import Object
+from dray.server.requests import Response
+from dray.server.strategic import StrategicPatchError, apply_strategic_patch
+from dray.server.versions import Versions
+
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+_GENERIC = "the server rejected our request due to an error in our request"
+
+
+class Patcher:
+    """Answers patch requests that are not applies."""
+
+    def __init__(self, handlers: Handlers, is_custom: Any) -> None:
+        self._handlers = handlers
+        self._is_custom = is_custom
+
+    def media_type(self, call: Call) -> str:
+        """Return the kind of patch; raises 415 for others."""
+        media_type = call.request.header("content-type").partition(";")[0].strip().lower()
+        accepted = [JSON_PATCH, MERGE_PATCH, APPLY_PATCH]
+        if not self._is_custom(call.route.kind):
+            accepted.insert(2, STRATEGIC_PATCH)
+        if media_type not in accepted:
+            raise errors.unsupported_media_type(
+                "the body of the request was in an unknown format - accepted media types include: "
+                + ", ".join(accepted)
+            )
+        return media_type
+
+    async def patch(self, call: Call) -> Response:
+        """Patch an object or its status."""
+        media_type = self.media_type(call)
+        representation = negotiate(call.request.header("accept"))
+        options = write_options(call.request, "PatchOptions", is_patch=True)
+        patch, complaints = _parse(call.request.body, media_type, options)
+
+        def transform(old: Object | None) -> Object:
+            assert old is not None
+            return self.patched(call, old, media_type, patch, options, complaints)
+
+        stored, _ = await self._handlers.writer.update(call, transform, dry_run=options.dry_run)
+        return self._handlers.show(call, stored, 200, representation)
+
+    def patched(
+        self,
+        call: Call,
+        old: Object,
+        media_type: str,
+        patch: Any,
+        options: WriteOptions,
+        complaints: list[str],
+    ) -> Object:
+        """Return the object that a patch makes of another, in the storage version."""
+        kind, version = call.route.kind, call.route.version
+        versions: Versions = self._handlers.versions
+        shown = versions.outgoing(kind, old, version)
+        document = self._apply(kind, version, shown, media_type, patch)
+        if not isinstance(document, dict):
+            raise _refused(patch, f"the patch makes a {type(document).__name__} of the object")
+        if document.get("kind") != kind.kind:
+            raise _refused(patch, f'no kind "{document.get("kind")}" is registered here')
+        document = {**document, "apiVersion": kind.api_version(version)}
+        quiet = Call(call.request, call.route, call.user)
+        try:
+            obj = self._handlers.read(quiet, versions.schema(kind, version), document, "Warn")
+        except errors.ApiError as problem:
+            raise _refused(patch, problem.message) from None
+        found = [*complaints, *quiet.warnings]
+        if found and options.field_validation == "Strict":
+            raise _refused(patch, "strict decoding error: " + ", ".join(found))
+        report_complaints(call, found, options.field_validation)
+        return versions.incoming(kind, obj, version, self._handlers.world.timestamp())
+
+    def apply_to(self, obj: Object, media_type: str, patch: Any, group: str, kind: str) -> Object:
+        """Return what a patch makes of a small object that is not stored itself, such as a Scale."""
+        schema = schema_of(group, "v1", kind)
+        document = self._applied(schema, obj, media_type, patch)
+        try:
+            return read(schema, document)[0]
+        except DecodeError as problem:
+            raise _refused(patch, str(problem)) from None
+
+    def _apply(self, kind: Kind, version: str, shown: Object, media_type: str, patch: Any) -> Any:
+        return self._applied(self._handlers.versions.schema(kind, version), shown, media_type, patch)
+
+    def _applied(self, schema: Type | None, shown: Object, media_type: str, patch: Any) -> Any:
+        try:
+            if media_type == JSON_PATCH:
+                return apply_json_patch(shown, patch)
+            if media_type == MERGE_PATCH:
+                return apply_merge_patch(shown, patch)
+            return apply_strategic_patch(_rebuilt(shown), copy_json(patch), schema)
+        except PatchError:
+            raise errors.ApiError(422, "Invalid", _GENERIC, {}) from None
+        except PatchMalformed as problem:
+            raise errors.bad_request(str(problem)) from None
+        except StrategicPatchError as problem:
+            raise errors.plain_failure(500, str(problem)) from None
+        except DecodeError as problem:
+            raise _refused(patch, str(problem)) from None
+
+
+def _parse(body: bytes, media_type: str, options: WriteOptions) -> tuple[Any, list[str]]:
+    try:
+        patch = parse_json(body)
+    except ParseError as problem:
+        raise errors.bad_request(f"error decoding patch: {problem}") from None
+    if media_type == JSON_PATCH:
+        if not isinstance(patch, list) or not all(isinstance(step, dict) for step in patch):
+            raise errors.bad_request(
+                "json: cannot unmarshal this value into Go value of type jsonpatch.Patch"
+            )
+        if len(patch) > MOST_OPERATIONS:
+            raise errors.too_large(
+                f"Request entity too large: The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}, "
+                f"got {len(patch)}"
+            )
+    elif not isinstance(patch, dict):
+        name = "array" if isinstance(patch, list) else "value"
+        raise errors.bad_request(
+            f"json: cannot unmarshal {name} into Go value of type map[string]interface {{}}"
+        )
+    return patch, _duplicates(patch, "")
+
+
+def _duplicates(value: Any, path: str) -> list[str]:
+    """Return complaints about keys given twice in the patch itself."""
+    found: list[str] = []
+    if isinstance(value, Duplicates):
+        found += [f'duplicate field "{path}{name}"' for name in value.names]
+    if isinstance(value, dict):
+        for key, item in value.items():
+            found += _duplicates(item, f"{path}{key}.")
+    elif isinstance(value, list):
+        for position, item in enumerate(value):
+            found += _duplicates(item, f"{path[:-1]}[{position}].")
+    return found
+
+
+def _rebuilt(value: Any) -> Any:
+    """Return an object whose raw parts were parsed and written again, as strategic patches do."""
+    if isinstance(value, RawJson):
+        return RawJson.of(value.value)
+    if isinstance(value, dict):
+        return {key: _rebuilt(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rebuilt(item) for item in value]
+    return value
+
+
+def _refused(patch: Any, why: str) -> errors.ApiError:
+    problem = invalid("patch", str(patch)[:1024], why)
+    return errors.invalid("", "", "", [problem])

@@ -1,0 +1,123 @@
+"""The API server: one function from request to response.
+
+The chain is kube-apiserver's: who asks, may they, which path, then the verb. The
+parts are handed in by `assembly`; this module only says in which order they act.
+
+    authenticate -> impersonate -> authorise -> health, discovery, OpenAPI
+                 -> route -> verb -> warnings
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from dray.server import errors
+from dray.server.authn import Authenticator
+from dray.server.authz import Attributes, Authorizer
+from dray.server.calls import Call
+from dray.server.catalogue import Catalogue
+from dray.server.requests import Request, Response, text_response
+from dray.server.reviews import impersonated
+from dray.server.routing import ResourcePath, Route, find_route, split_path, verb_of
+from dray.server.selectors import parse_field_selector
+from dray.server.store import StoreUnavailable
+from dray.server.tokens import User
+from dray.server.versions import deprecation
+
+log = logging.getLogger("dray.server")
+
+Responder = Callable[[Request], Response | None]
+Handle = Callable[[Call], Awaitable[Response]]
+
+
+@dataclass(slots=True)
+class ApiServer:
+    """Answers requests; knows no sockets."""
+
+    authenticator: Authenticator
+    authorizer: Authorizer
+    catalogue: Catalogue
+    verbs: dict[str, Handle]  # verb -> handler of whole objects
+    subresource: Handle
+    responders: Sequence[Responder]  # paths that are not resources: health, discovery, OpenAPI, metrics
+    reviews: dict[tuple[str, str], Handle] = field(default_factory=dict)  # (group, kind) -> handler
+
+    async def handle(self, request: Request) -> Response:
+        """Answer one request; what a client did wrong becomes a Status."""
+        try:
+            response = await self._answer(request)
+        except errors.ApiError as problem:
+            response = problem.response()
+        except StoreUnavailable as problem:
+            log.error("%s", problem)
+            response = errors.internal(str(problem)).response()
+        if request.method == "HEAD" and isinstance(response.body, bytes):
+            response.body = b""
+        return response
+
+    async def _answer(self, request: Request) -> Response:
+        user = self.authenticator.authenticate(request)
+        user = impersonated(request, user, self.authorizer)
+        path = split_path(request.path)
+        if path is None or not path.resource:
+            self.authorizer.check(Attributes(user, request.method.lower(), path=request.path))
+            return self._other(request, path)
+        self.authorizer.check(self.attributes(request, path, user))
+        route = find_route(request, path, self.catalogue.find, self.catalogue.serves_group(path.group))
+        if route is None:
+            return text_response(404, "404 page not found\n")
+        call = Call(request, route, user)
+        warning = deprecation(route.kind, route.version)
+        if warning:
+            call.warn(warning)
+        try:
+            response = await self._handler(route)(call)
+        except errors.ApiError as problem:
+            problem.headers = [*problem.headers, *call.warning_headers()]
+            raise
+        response.headers.extend(call.warning_headers())
+        return response
+
+    def _handler(self, route: Route) -> Handle:
+        if route.subresource:
+            return self.subresource
+        review = self.reviews.get((route.kind.group, route.kind.kind))
+        return review or self.verbs[route.verb]
+
+    def _other(self, request: Request, path: ResourcePath | None) -> Response:
+        for respond in self.responders:
+            response = respond(request)
+            if response is not None:
+                return response
+        if path is not None and self.catalogue.serves_group(path.group):
+            raise errors.unknown_resource()
+        return text_response(404, "404 page not found\n")
+
+    def attributes(self, request: Request, path: ResourcePath, user: User) -> Attributes:
+        """Return what authorisation has to decide about a resource request."""
+        verb = verb_of(request, path) or request.method.lower()
+        name, fields = path.name, ()
+        selector = request.first("fieldSelector")
+        pinned: tuple[tuple[str, str, str], ...] = fields
+        if selector and verb in ("list", "watch", "deletecollection"):
+            try:
+                parsed = parse_field_selector(selector, lambda _: True)
+            except errors.ApiError:
+                parsed = ()  # refused later, with its own error
+            pinned = tuple((part.field, "=" if part.equal else "!=", part.value) for part in parsed)
+            # A selector on one name asks for that object, so rules about names apply.
+            names = [part.value for part in parsed if part.field == "metadata.name" and part.equal]
+            name = names[0] if names else name
+        return Attributes(
+            user,
+            verb,
+            path.group,
+            path.resource,
+            path.subresource,
+            path.namespace,
+            name,
+            version=path.version,
+            field_selector=pinned,
+        )

@@ -1,0 +1,121 @@
+"""The forms an answer can take: the object itself, only its metadata, or rows of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dray.api.validation.fields import invalid
+from dray.server import errors
+from dray.server.calls import Call
+from dray.server.negotiation import META_GROUP, Representation
+from dray.server.reader import Object
+from dray.server.reading import Listing
+from dray.server.watching import Show
+
+
+class Shapes:
+    """Gives objects the form that a client negotiated."""
+
+    def __init__(self, tables: Any) -> None:
+        self._tables = tables
+
+    def one(self, call: Call, obj: Object, representation: Representation) -> Object:
+        """Return one object in its form."""
+        if not representation.as_kind:
+            return obj
+        if representation.as_kind == "Table":
+            return self._table(call, [obj], {"resourceVersion": _version(obj)}, representation)
+        if representation.as_kind == "PartialObjectMetadata":
+            return _partial(obj, representation)
+        raise _not_acceptable()
+
+    def many(
+        self, call: Call, objects: list[Object], listing: Listing, representation: Representation
+    ) -> Object:
+        """Return a list in its form."""
+        if not representation.as_kind:
+            return self.plain_list(call, objects, listing)
+        metadata = _list_metadata(listing)
+        if representation.as_kind == "Table":
+            return self._table(call, objects, metadata, representation)
+        if representation.as_kind == "PartialObjectMetadataList":
+            return {
+                "kind": "PartialObjectMetadataList",
+                "apiVersion": f"{META_GROUP}/{representation.as_version}",
+                "metadata": metadata,
+                "items": [_partial(obj, representation) for obj in objects],
+            }
+        raise _not_acceptable()
+
+    def plain_list(self, call: Call, objects: list[Object], listing: Listing) -> Object:
+        """Return a list of whole objects, whose items carry no kind."""
+        kind = call.route.kind
+        items = [
+            {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")} for obj in objects
+        ]
+        return {
+            "kind": kind.list_kind,
+            "apiVersion": kind.api_version(call.route.version),
+            "metadata": _list_metadata(listing),
+            "items": items,
+        }
+
+    def for_watch(self, call: Call, representation: Representation) -> Show | None:
+        """Return the function that shapes events; None for plain objects."""
+        if not representation.as_kind:
+            return None
+        if representation.as_kind == "PartialObjectMetadata":
+            return lambda obj: _partial(obj, representation)
+        if representation.as_kind != "Table":
+            raise _not_acceptable()
+        seen = False
+
+        def show(obj: Object) -> Object:
+            nonlocal seen
+            table = self._table(call, [obj], {"resourceVersion": _version(obj)}, representation)
+            if seen:
+                # Columns are told once; later events carry rows only.
+                table["columnDefinitions"] = None
+            seen = True
+            return table
+
+        return show
+
+    def _table(
+        self, call: Call, objects: list[Object], metadata: Object, representation: Representation
+    ) -> Object:
+        include = call.request.first("includeObject") or "Metadata"
+        if include not in ("Metadata", "Object", "None"):
+            problem = invalid("includeObject", include, "must be 'Metadata', 'Object', 'None', or empty")
+            raise errors.invalid(META_GROUP, "TableOptions", "", [problem])
+        table: Object = self._tables.to_table(
+            call.route.kind, call.route.version, objects, metadata, include, representation.as_version
+        )
+        return table
+
+
+def _version(obj: Object) -> str:
+    return str((obj.get("metadata") or {}).get("resourceVersion", ""))
+
+
+def _partial(obj: Object, representation: Representation) -> Object:
+    return {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": f"{META_GROUP}/{representation.as_version}",
+        "metadata": obj.get("metadata") or {},
+    }
+
+
+def _list_metadata(listing: Listing) -> Object:
+    metadata: Object = {"resourceVersion": str(listing.revision)}
+    if listing.continue_token:
+        metadata["continue"] = listing.continue_token
+    if listing.remaining:
+        metadata["remainingItemCount"] = listing.remaining
+    return metadata
+
+
+def _not_acceptable() -> errors.ApiError:
+    return errors.not_acceptable(
+        "only the following media types are accepted: application/json, application/yaml"
+    )

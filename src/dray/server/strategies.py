@@ -1,0 +1,182 @@
+"""What is special about writing each kind.
+
+Generic rules hold for every kind: the server owns identity and times, status has
+its own path, `generation` counts changes of what is wanted. A `Strategy` states
+where a kind differs: who may write what, whether it dies gracefully, what
+deletion answers. One writer per field is enforced here: the functions below take
+from the old object whatever a request may not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dray.api.kinds import Kind
+from dray.api.validation.equality import is_same
+from dray.server import pods
+from dray.server.reader import Object
+
+# Metadata that a status request may not touch in kinds whose status has several writers.
+_SHARED_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
+_NOT_SPEC = ("kind", "apiVersion", "metadata", "status")
+
+
+def _nothing(new: Object, old: Object | None, now: str) -> None:
+    """Leave the object as it is."""
+
+
+Prepare = Callable[[Object, Object | None, str], None]  # new (changed in place), old, now
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """The peculiarities of one kind."""
+
+    returns_deleted: bool = False  # DELETE answers the object, not a Status
+    creates_on_update: bool = False  # PUT to a free name creates
+    dependents: str = "background"  # default propagation: background, orphan or unsupported
+    graceful: bool = False  # dies in two steps, with time in between
+    keeps_status_on_create: bool = False
+    status_protects: tuple[str, ...] = ()  # metadata that /status may not change
+    annotations_count: bool = False  # generation counts changes of annotations too
+    prepare: Prepare = _nothing  # after the generic part, on create and update
+    prepare_status: Prepare = _nothing
+
+
+def _namespace(new: Object, old: Object | None, now: str) -> None:
+    if old is None:
+        new["status"] = {"phase": "Active"}
+        finalizers = (new.get("spec") or {}).get("finalizers") or []
+        if "kubernetes" not in finalizers:
+            new["spec"] = {**(new.get("spec") or {}), "finalizers": [*finalizers, "kubernetes"]}
+    else:
+        spec = dict(new.get("spec") or {})
+        spec.pop("finalizers", None)
+        old_finalizers = (old.get("spec") or {}).get("finalizers")
+        if old_finalizers:
+            spec["finalizers"] = old_finalizers
+        new["spec"] = spec
+
+
+def _taint_rule(new: Object, old: Object | None, now: str) -> None:
+    """Keep timeAdded true to its meaning: when this effect began."""
+    if old is None:
+        return
+    taint, before = ((rule.get("spec") or {}).get("taint") or {} for rule in (new, old))
+    if taint.get("effect") != before.get("effect") and taint.get("timeAdded") == before.get("timeAdded"):
+        new["spec"] = {**new["spec"], "taint": {**taint, "timeAdded": now}}
+
+
+def _claim_status(new: Object, old: Object | None, now: str) -> None:
+    """Forget the devices of an allocation that is gone."""
+    status, before = new.get("status") or {}, (old or {}).get("status") or {}
+    if not before.get("allocation") or not status.get("devices"):
+        return
+    kept = {_device_of(result) for result in _results(status)}
+    gone = {_device_of(result) for result in _results(before)} - kept
+    devices = [device for device in status["devices"] if _device_of(device) not in gone]
+    status = {key: value for key, value in status.items() if key != "devices"}
+    new["status"] = {**status, "devices": devices} if devices else status
+
+
+def _results(status: Object) -> list[Object]:
+    return ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
+
+
+def _device_of(entry: Object) -> tuple[str, ...]:
+    return tuple(str(entry.get(part) or "") for part in ("driver", "pool", "device", "shareID"))
+
+
+_RESOURCE = Strategy(status_protects=_SHARED_METADATA)
+_RETURNED = Strategy(returns_deleted=True)
+_STRATEGIES: dict[tuple[str, str], Strategy] = {
+    ("", "pods"): Strategy(
+        returns_deleted=True,
+        graceful=True,
+        status_protects=("ownerReferences",),
+        prepare=pods.prepare,
+        prepare_status=pods.prepare_status,
+    ),
+    ("", "nodes"): Strategy(keeps_status_on_create=True),
+    ("", "namespaces"): Strategy(returns_deleted=True, prepare=_namespace),
+    ("", "events"): Strategy(creates_on_update=True, dependents="unsupported"),
+    ("events.k8s.io", "events"): Strategy(creates_on_update=True, dependents="unsupported"),
+    ("", "limitranges"): Strategy(creates_on_update=True),
+    ("", "resourcequotas"): _RETURNED,
+    ("", "serviceaccounts"): _RETURNED,
+    ("coordination.k8s.io", "leases"): Strategy(creates_on_update=True),
+    ("rbac.authorization.k8s.io", "roles"): Strategy(creates_on_update=True),
+    ("rbac.authorization.k8s.io", "rolebindings"): Strategy(creates_on_update=True),
+    ("rbac.authorization.k8s.io", "clusterroles"): Strategy(creates_on_update=True),
+    ("rbac.authorization.k8s.io", "clusterrolebindings"): Strategy(creates_on_update=True),
+    ("batch", "jobs"): Strategy(dependents="orphan"),
+    ("apps", "deployments"): Strategy(status_protects=("labels",), annotations_count=True),
+    ("resource.k8s.io", "resourceclaims"): Strategy(
+        returns_deleted=True, status_protects=_SHARED_METADATA, prepare_status=_claim_status
+    ),
+    ("resource.k8s.io", "resourceclaimtemplates"): _RETURNED,
+    ("resource.k8s.io", "resourceslices"): _RETURNED,
+    ("resource.k8s.io", "deviceclasses"): _RETURNED,
+    ("resource.k8s.io", "devicetaintrules"): Strategy(status_protects=_SHARED_METADATA, prepare=_taint_rule),
+    ("resource.k8s.io", "resourcepoolstatusrequests"): _RESOURCE,
+    ("scheduling.k8s.io", "podgroups"): _RESOURCE,
+}
+_PLAIN = Strategy()
+
+
+def strategy_of(kind: Kind) -> Strategy:
+    """Return the peculiarities of a kind."""
+    return _STRATEGIES.get((kind.group, kind.plural), _PLAIN)
+
+
+def prepare_create(kind: Kind, new: Object, now: str) -> None:
+    """Make a new object the server's own: no status, first generation."""
+    strategy = strategy_of(kind)
+    if kind.has_status and not strategy.keeps_status_on_create:
+        new.pop("status", None)
+    if kind.keeps_generation:
+        new["metadata"]["generation"] = 1
+    strategy.prepare(new, None, now)
+
+
+def prepare_update(kind: Kind, new: Object, old: Object, now: str) -> None:
+    """Keep what an update of the object may not change, and count the generation."""
+    strategy = strategy_of(kind)
+    if kind.has_status:
+        _take(new, old, "status")
+    strategy.prepare(new, old, now)
+    if kind.keeps_generation and _wants_something_else(new, old, strategy):
+        new["metadata"]["generation"] = (old["metadata"].get("generation") or 0) + 1
+
+
+def prepare_status(kind: Kind, new: Object, old: Object, now: str) -> None:
+    """Keep everything but the status (and, for some kinds, labels and annotations)."""
+    strategy = strategy_of(kind)
+    for part in {*new, *old} - set(_NOT_SPEC):
+        _take(new, old, part)
+    metadata = new["metadata"]
+    for part in strategy.status_protects:
+        _take(metadata, old["metadata"], part)
+    strategy.prepare_status(new, old, now)
+
+
+def prepare_finalize(new: Object, old: Object) -> None:
+    """Keep everything of a namespace but its finalizers (in spec)."""
+    _take(new, old, "status")
+
+
+def _wants_something_else(new: Object, old: Object, strategy: Strategy) -> bool:
+    parts = {*new, *old} - set(_NOT_SPEC)
+    if any(not is_same(new.get(part), old.get(part)) for part in parts):
+        return True
+    if strategy.annotations_count:
+        return not is_same(new["metadata"].get("annotations"), old["metadata"].get("annotations"))
+    return False
+
+
+def _take(new: Object, old: Object, part: str) -> None:
+    if part in old:
+        new[part] = old[part]
+    else:
+        new.pop(part, None)

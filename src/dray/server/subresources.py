@@ -1,0 +1,256 @@
+"""Paths below an object: status, scale, binding, eviction, token, logs.
+
+`status` (and `finalize`) are the object itself with other rights, so they share
+the handlers of whole objects. The others are small requests with bodies of their
+own kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from dray.api.kinds import kind_of
+from dray.api.schema import schema_of
+from dray.api.validation.fields import FieldError, invalid, not_supported, required
+from dray.server import errors, pods
+from dray.server.bodies import parse_body, read_object
+from dray.server.calls import Call
+from dray.server.disruptions import Disruptions
+from dray.server.handlers import Handlers, success
+from dray.server.negotiation import negotiate
+from dray.server.objects import copy_json, key_of
+from dray.server.options import delete_options, write_options
+from dray.server.patching import Patcher
+from dray.server.reader import Object
+from dray.server.requests import Response, json_response
+from dray.server.routing import Route
+from dray.server.store import WriteConflict
+from dray.server.tokens import TokenIssuer
+from dray.server.writing import MOST_ATTEMPTS
+
+Proxy = Callable[[Call, Object], Awaitable[Response]]
+_SAME_AS_OBJECT = ("status", "finalize", "ephemeralcontainers", "resize")
+
+
+class Subresources:
+    """Answers requests on subresources."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        patcher: Patcher,
+        issuer: TokenIssuer | None,
+        disruptions: Disruptions,
+        node_proxy: Proxy,
+    ) -> None:
+        self._handlers = handlers
+        self._patcher = patcher
+        self._issuer = issuer
+        self._disruptions = disruptions
+        self._node_proxy = node_proxy
+
+    async def handle(self, call: Call) -> Response:
+        """Answer one request."""
+        route = call.route
+        match route.subresource:
+            case "scale":
+                return await self._scale(call)
+            case "binding":
+                return await self.bind(call, route.name)
+            case "eviction":
+                return await self._evict(call)
+            case "token":
+                return self._token(call)
+            case "log":
+                return await self._node_proxy(call, self._found(call))
+        if route.subresource in _SAME_AS_OBJECT:
+            match route.verb:
+                case "get":
+                    return await self._handlers.get(call)
+                case "update":
+                    return await self._handlers.update(call)
+                case "patch":
+                    return await self._patcher.patch(call)
+        raise errors.ApiError(
+            501,
+            "NotImplemented",
+            f"{route.kind.plural}/{route.subresource} needs a streaming connection to the node, which this server "
+            "does not offer; use the node agent's own tools",
+        )
+
+    # --- pods ----------------------------------------------------------------
+
+    async def bind(self, call: Call, name: str) -> Response:
+        """Assign a pod to a node; `name` is the pod's in the path, or "" for /bindings."""
+        options = write_options(call.request, "CreateOptions")
+        binding = self._body(call, "", "Binding", options.field_validation)
+        metadata, target = binding["metadata"], binding.get("target") or {}
+        name = name or metadata.get("name") or ""
+        if name != metadata.get("name"):
+            raise errors.bad_request("name in URL does not match name in Binding object")
+        problems = _binding_problems(target)
+        if problems:
+            raise errors.plain_failure(500, ", ".join(problem.message() for problem in problems))
+        kind = kind_of("", "Pod")
+        assert kind is not None
+        namespace = call.route.namespace
+        key = key_of(kind, namespace, name)
+        objects = self._handlers.objects
+        for _ in range(MOST_ATTEMPTS):
+            record = objects.store.get(key)
+            if record is None:
+                raise errors.not_found("", "pods", name)
+            pod = objects.decoded(kind, record)
+            why = _unmet_precondition(metadata, pod) or pods.why_not_bindable(pod)
+            if why:
+                raise errors.conflict("", "pods/binding", name, why)
+            annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+            bound = pods.bound(pod, target["name"], annotations, labels, self._handlers.world.timestamp())
+            if options.dry_run:
+                break
+            try:
+                await objects.put(kind, key, bound, record.revision)
+                break
+            except WriteConflict:
+                continue
+        return json_response(201, success(code=201))
+
+    async def _evict(self, call: Call) -> Response:
+        options = write_options(call.request, "CreateOptions")
+        eviction = self._body(call, "policy", "Eviction", options.field_validation)
+        if eviction["metadata"].get("name") != call.route.name:
+            raise errors.bad_request("name in URL does not match name in Eviction object")
+        pod = self._found(call)
+        deletion = delete_options(call.request, eviction.get("deleteOptions") or {})
+        deletion.dry_run = deletion.dry_run or options.dry_run
+        await self._disruptions.allow(pod, dry_run=deletion.dry_run)
+        await self._handlers.deleter.delete(call, call.route.name, deletion)
+        return json_response(201, success(code=201))
+
+    # --- scale ---------------------------------------------------------------
+
+    async def _scale(self, call: Call) -> Response:
+        route = call.route
+        if route.verb == "get":
+            return json_response(200, scale_of(self._found(call)))
+        representation = negotiate(call.request.header("accept"))
+        if route.verb == "patch":
+            patcher_options = write_options(call.request, "PatchOptions", is_patch=True)
+            media_type = self._patcher.media_type(call)
+            patch = parse_body(None, call.request.body, "application/json")
+
+            def wanted_of(old: Object) -> Object:
+                return self._patcher.apply_to(scale_of(old), media_type, patch, "autoscaling", "Scale")
+
+            dry_run = patcher_options.dry_run
+        else:
+            options = write_options(call.request, "UpdateOptions")
+            scale = self._body(call, "autoscaling", "Scale", options.field_validation)
+
+            def wanted_of(old: Object) -> Object:
+                return scale
+
+            dry_run = options.dry_run
+
+        def transform(old: Object | None) -> Object:
+            assert old is not None
+            return _scaled(old, wanted_of(old), route.name)
+
+        plain = Call(call.request, _without_subresource(route), call.user, call.warnings)
+        stored, _ = await self._handlers.writer.update(plain, transform, dry_run=dry_run)
+        del representation
+        return json_response(200, scale_of(stored))
+
+    # --- service accounts ----------------------------------------------------
+
+    def _token(self, call: Call) -> Response:
+        if self._issuer is None:
+            raise errors.unknown_resource()
+        options = write_options(call.request, "CreateOptions")
+        body = self._body(call, "authentication.k8s.io", "TokenRequest", options.field_validation)
+        now = self._handlers.world.now()
+        return json_response(201, self._issuer.request(call.route.namespace, call.route.name, body, now))
+
+    # --- shared --------------------------------------------------------------
+
+    def _found(self, call: Call) -> Object:
+        route = call.route
+        obj = self._handlers.objects.find(route.kind, route.namespace, route.name)
+        if obj is None:
+            raise errors.not_found(route.kind.group, route.kind.plural, route.name)
+        return obj
+
+    def _body(self, call: Call, group: str, kind: str, validation: str) -> Object:
+        schema = schema_of(group, "v1", kind)
+        value: Any = parse_body(schema, call.request.body, call.request.header("content-type"))
+        api_version = f"{group}/v1" if group else "v1"
+        obj = read_object(call, schema, value, kind=kind, api_version=api_version, validation=validation)
+        namespace = obj["metadata"].get("namespace")
+        if namespace and namespace != call.route.namespace:
+            raise errors.bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request"
+            )
+        return obj
+
+
+def _without_subresource(route: Route) -> Route:
+    return Route(route.kind, route.version, "update", route.namespace, route.name)
+
+
+def _binding_problems(target: Object) -> list[FieldError]:
+    problems: list[FieldError] = []
+    if target.get("kind") and target["kind"] != "Node":
+        problems.append(not_supported("target.kind", target["kind"], ["Node", "<empty>"]))
+    if not target.get("name"):
+        problems.append(required("target.name"))
+    return problems
+
+
+def _unmet_precondition(metadata: Object, pod: Object) -> str:
+    for part, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        wanted, found = metadata.get(part), pod["metadata"].get(part)
+        if wanted and wanted != found:
+            return f"Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {found}"
+    return ""
+
+
+def scale_of(obj: Object) -> Object:
+    """Return the Scale of a workload."""
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {part: metadata[part] for part in kept if part in metadata},
+        "spec": {"replicas": spec["replicas"]} if spec.get("replicas") else {},
+        "status": {
+            "replicas": status.get("replicas") or 0,
+            **({"selector": text} if (text := _selector_text(spec.get("selector") or {})) else {}),
+        },
+    }
+
+
+def _selector_text(selector: Object) -> str:
+    parts = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
+    for requirement in selector.get("matchExpressions") or ():
+        key, operator = requirement["key"], requirement["operator"]
+        values = ",".join(sorted(requirement.get("values") or ()))
+        words = {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}
+        parts.append(words.get(operator, f"!{key}"))
+    return ",".join(parts)
+
+
+def _scaled(old: Object, scale: Object, name: str) -> Object:
+    replicas = (scale.get("spec") or {}).get("replicas") or 0
+    if replicas < 0:
+        problem = invalid("spec.replicas", replicas, "must be greater than or equal to 0")
+        raise errors.invalid("autoscaling", "Scale", name, [problem])
+    new: Object = copy_json(old)
+    new["spec"]["replicas"] = replicas
+    version = (scale.get("metadata") or {}).get("resourceVersion")
+    if version:
+        new["metadata"]["resourceVersion"] = version
+    else:
+        new["metadata"].pop("resourceVersion", None)
+    return new

@@ -1,0 +1,296 @@
+"""create and update: from a client's object to a stored one.
+
+The order is kube-apiserver's, because errors of an earlier step hide those of a
+later one: decode, defaults, mutating admission, identity, strategy, validation,
+validating admission, store.
+
+Theory of operation: an update is a function from the old object to the new one
+(a PUT ignores the old, a patch does not). It is computed on what is stored now
+and written only if that is still there; if somebody was faster, it is computed
+again on the new state. A client that named a resourceVersion gets a conflict
+instead.
+
+All objects here are in their storage version. A `new` object belongs to the
+function that has it and may be changed in place; `old` never is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from dray.api.kinds import Kind
+from dray.api.validation import (
+    FieldError,
+    ValidationContext,
+    allows_unconditional_update,
+    kind_key,
+    missing_resource_version,
+    validate_create,
+    validate_status_update,
+    validate_update,
+    warnings_create,
+    warnings_update,
+)
+from dray.server import errors
+from dray.server.calls import Call, World
+from dray.server.objects import Objects, copy_json, key_of
+from dray.server.reader import Object
+from dray.server.reading import parse_version
+from dray.server.store import ABSENT, WriteConflict
+from dray.server.strategies import (
+    prepare_create,
+    prepare_finalize,
+    prepare_status,
+    prepare_update,
+    strategy_of,
+)
+
+Transform = Callable[[Object | None], Object]  # old (None: nothing there) -> new; may raise ApiError
+MOST_ATTEMPTS = 100  # lost races of one update; each loss means that somebody else won
+NAME_ATTEMPTS = 8
+
+
+class Admission(Protocol):
+    """The chain of admission plugins."""
+
+    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+        """Change a new object, or raise the 403 that refuses it."""
+
+    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+        """Raise the error that refuses an object in its final form."""
+
+    def validate_delete(self, call: Call, old: Object) -> None:
+        """Raise the error that protects an object from deletion."""
+
+
+class ExtraValidation(Protocol):
+    """Rules that need to look at other objects (namespaces' labels, nodes' features)."""
+
+    def create(self, call: Call, new: Object) -> list[FieldError]:
+        """Judge a new object."""
+
+    def status(self, call: Call, new: Object, old: Object) -> list[FieldError]:
+        """Judge a new status."""
+
+
+class FieldOwners(Protocol):
+    """Keeps managedFields."""
+
+    def track(self, call: Call, new: Object, old: Object | None) -> None:
+        """Record in `new` who wrote what, for requests that are not applies."""
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes objects of every kind."""
+
+    objects: Objects
+    admission: Admission
+    rules: ExtraValidation
+    owners: FieldOwners
+    context: Callable[[Call], ValidationContext]
+    world: World
+    validate_custom: Callable[[Kind, Object, Object | None], list[FieldError]]
+
+    async def create(self, call: Call, new: Object, *, dry_run: bool) -> Object:
+        """Store a new object and return it; raises AlreadyExists, Invalid, Forbidden, ..."""
+        metadata = new.setdefault("metadata", {})
+        if metadata.get("resourceVersion"):
+            raise errors.plain_failure(500, "resourceVersion should not be set on objects to be created")
+        generated = not metadata.get("name") and metadata.get("generateName")
+        for attempt in range(NAME_ATTEMPTS):
+            candidate = copy_json(new) if generated else new
+            if generated:
+                candidate["metadata"]["name"] = self.world.generated_name(metadata["generateName"])
+            try:
+                return await self._create(call, candidate, dry_run=dry_run)
+            except errors.ApiError as problem:
+                if not (generated and problem.reason == "AlreadyExists" and attempt + 1 < NAME_ATTEMPTS):
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _create(self, call: Call, new: Object, *, dry_run: bool) -> Object:
+        kind, metadata = call.route.kind, new["metadata"]
+        self.admission.mutate(call, "CREATE", new, None)
+        self._give_identity(call, metadata)
+        prepare_create(kind, new, self.world.timestamp())
+        self._validate_new(call, new)
+        self.admission.validate(call, "CREATE", new, None)
+        self.owners.track(call, new, None)
+        key = key_of(kind, call.route.namespace, metadata["name"])
+        existing = self.objects.store.get(key)
+        if existing is not None:
+            raise self._already_exists(call, metadata["name"])
+        if dry_run:
+            return new
+        try:
+            stored, _ = await self.objects.put(kind, key, new, ABSENT)
+        except WriteConflict:
+            raise self._already_exists(call, metadata["name"]) from None
+        return stored
+
+    async def update(
+        self,
+        call: Call,
+        transform: Transform,
+        *,
+        dry_run: bool,
+        uid: str = "",
+        allow_create: bool = False,
+    ) -> tuple[Object, bool]:
+        """Change an object, or create it where that is allowed; tells whether it was created."""
+        kind, route = call.route.kind, call.route
+        key = key_of(kind, route.namespace, route.name)
+        may_create = allow_create or (strategy_of(kind).creates_on_update and not route.subresource)
+        for _ in range(MOST_ATTEMPTS):
+            record = self.objects.store.get(key)
+            if record is None:
+                if not may_create:
+                    raise errors.not_found(kind.group, kind.plural, route.name)
+                if uid:
+                    raise _uid_conflict(call, uid, "")
+                new = transform(None)
+                new["metadata"].pop("resourceVersion", None)
+                try:
+                    return await self._create(call, new, dry_run=dry_run), True
+                except errors.ApiError as problem:
+                    if problem.reason == "AlreadyExists" and self.objects.store.get(key) is not None:
+                        continue
+                    raise
+            old = self.objects.decoded(kind, record)
+            if uid and uid != old["metadata"].get("uid"):
+                raise _uid_conflict(call, uid, old["metadata"].get("uid", ""))
+            new = transform(old)
+            self._check_version(call, new, record.revision)
+            self._change(call, new, old)
+            if self._dies_with(new, old, kind):
+                if not dry_run:
+                    try:
+                        await self.objects.store.delete(key, record.revision)
+                    except WriteConflict:
+                        continue
+                return new, False
+            if dry_run:
+                new["metadata"]["resourceVersion"] = str(record.revision)
+                return new, False
+            if _same_but_version(new, old):
+                return old, False
+            try:
+                stored, _ = await self.objects.put(kind, key, new, record.revision)
+            except WriteConflict:
+                continue
+            return stored, False
+        raise errors.conflict(kind.group, kind.plural, route.name, errors.MODIFIED)
+
+    # --- steps ---------------------------------------------------------------
+
+    def _give_identity(self, call: Call, metadata: Object) -> None:
+        for part in ("selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"):
+            metadata.pop(part, None)
+        metadata["uid"] = self.world.new_uid()
+        metadata["creationTimestamp"] = self.world.timestamp()
+        if call.route.kind.namespaced:
+            metadata["namespace"] = call.route.namespace
+
+    def _validate_new(self, call: Call, new: Object) -> None:
+        kind = call.route.kind
+        key = kind_key(kind.group, kind.kind)
+        problems: list[FieldError] = [
+            *self.rules.create(call, new),
+            *validate_create(key, new, self.context(call)),
+            *self.validate_custom(kind, new, None),
+        ]
+        if problems:
+            raise errors.invalid(kind.group, kind.kind, new["metadata"].get("name", ""), problems)
+        for text in warnings_create(key, new):
+            call.warn(text)
+
+    def _check_version(self, call: Call, new: Object, current: int) -> None:
+        kind = call.route.kind
+        text = new["metadata"].get("resourceVersion") or ""
+        wanted = parse_version(text, lambda why: errors.plain_failure(500, why)) if text else 0
+        if wanted == 0:
+            if not allows_unconditional_update(kind_key(kind.group, kind.kind), call.route.version):
+                raise errors.invalid(kind.group, kind.plural, call.route.name, [missing_resource_version()])
+        elif wanted != current:
+            raise errors.conflict(kind.group, kind.plural, call.route.name, errors.MODIFIED)
+
+    def _change(self, call: Call, new: Object, old: Object) -> None:
+        """Bring a new object into its final form and judge it."""
+        kind, subresource = call.route.kind, call.route.subresource
+        metadata, before = new["metadata"], old["metadata"]
+        self.admission.mutate(call, "UPDATE", new, old)
+        _take(metadata, before, "generation")
+        now = self.world.timestamp()
+        if subresource == "status":
+            prepare_status(kind, new, old, now)
+        elif subresource == "finalize":
+            prepare_finalize(new, old)
+        else:
+            prepare_update(kind, new, old, now)
+        metadata.pop("selfLink", None)
+        if not metadata.get("uid"):
+            metadata["uid"] = before.get("uid", "")
+        _take(metadata, before, "creationTimestamp")
+        _take(metadata, before, "deletionTimestamp")
+        if "deletionGracePeriodSeconds" in before and metadata.get("deletionGracePeriodSeconds") is None:
+            metadata["deletionGracePeriodSeconds"] = before["deletionGracePeriodSeconds"]
+        self._validate_changed(call, new, old)
+        self.admission.validate(call, "UPDATE", new, old)
+        self.owners.track(call, new, old)
+
+    def _validate_changed(self, call: Call, new: Object, old: Object) -> None:
+        kind = call.route.kind
+        key, context = kind_key(kind.group, kind.kind), self.context(call)
+        if call.route.subresource == "status":
+            problems = [*self.rules.status(call, new, old), *validate_status_update(key, new, old, context)]
+        else:
+            problems = validate_update(key, new, old, context)
+        problems = [*problems, *self.validate_custom(kind, new, old)]
+        if problems:
+            raise errors.invalid(kind.group, kind.kind, call.route.name, problems)
+        if call.route.subresource != "status":
+            for text in warnings_update(key, new, old):
+                call.warn(text)
+
+    def _dies_with(self, new: Object, old: Object, kind: Kind) -> bool:
+        """Tell whether an update took away the last thing that kept a deleted object."""
+        before = old["metadata"]
+        if new["metadata"].get("finalizers") or not before.get("deletionTimestamp"):
+            return False
+        if kind.plural == "namespaces" and not kind.group and (new.get("spec") or {}).get("finalizers"):
+            return False
+        return not before.get("deletionGracePeriodSeconds")
+
+    def _already_exists(self, call: Call, name: str) -> errors.ApiError:
+        kind = call.route.kind
+        existing = self.objects.find(kind, call.route.namespace, name)
+        dying = existing is not None and bool(existing["metadata"].get("deletionTimestamp"))
+        return errors.already_exists(kind.group, kind.plural, name, dying)
+
+
+def _take(new: Object, old: Object, part: str) -> None:
+    if part in old:
+        new[part] = old[part]
+    else:
+        new.pop(part, None)
+
+
+def _same_but_version(new: Object, old: Object) -> bool:
+    """Tell whether writing would change nothing."""
+    if any(new.get(part) != old.get(part) for part in {*new, *old} - {"metadata", "kind", "apiVersion"}):
+        return False
+    version = {"resourceVersion": old["metadata"].get("resourceVersion")}
+    return bool({**new["metadata"], **version} == old["metadata"])
+
+
+def _uid_conflict(call: Call, wanted: str, found: str) -> errors.ApiError:
+    kind = call.route.kind
+    key = key_of(kind, call.route.namespace, call.route.name)
+    why = (
+        f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
+        f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+    )
+    return errors.conflict(kind.group, kind.plural, call.route.name, why)
