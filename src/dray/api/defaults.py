@@ -1,0 +1,394 @@
+"""What the API server fills in where a client said nothing.
+
+Theory of operation: defaults belong to structs, wherever those appear: a Probe gets its
+period in a Pod and in the template of a Deployment alike. So there is one small function
+for each struct that has defaults, and one walk over object and schema that finds them.
+Subtrees in which no struct has defaults are skipped. Values that the schema itself states
+(`default(TCP)`) are filled in by the same walk.
+
+Objects must have been read (see `reading`): absent and zero are then the same for
+fields without a pointer. Defaults that admission adds (tolerations, priority, service
+account) are the server's business, not ours.
+
+Invariant (tests/unit/api/test_api_defaults.py): applying defaults twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+from dray.api.quantity import Quantity, QuantityError, parse_quantity
+from dray.api.schema import schema_of
+from dray.api.schema.types import LIST, MAP, STRUCT, Type
+from dray.api.times import format_time
+
+__all__ = ["apply_defaults", "latest_is_pulled_always"]
+
+Json = dict[str, Any]
+Defaulter = Callable[[Json, str], None]  # the struct, and the time now as text
+
+_DEFAULTERS: dict[tuple[str, str], Defaulter] = {}  # (schema file, struct name)
+_MILLI: Final = 10**6
+
+
+def apply_defaults(group: str, version: str, kind: str, obj: Json, now: datetime) -> None:
+    """Fill in the defaults of an object, in place."""
+    _walk(schema_of(group, version, kind), obj, format_time(now))
+
+
+def _defaults_of(file: str, *names: str) -> Callable[[Defaulter], Defaulter]:
+    def register(function: Defaulter) -> Defaulter:
+        for name in names:
+            _DEFAULTERS[file, name] = function
+        return function
+
+    return register
+
+
+# --- the walk -----------------------------------------------------------------
+
+
+def _walk(schema: Type, value: Any, now: str) -> None:
+    if value is None or not _has_defaults(schema):
+        return
+    if schema.kind == LIST:
+        assert schema.element is not None
+        for item in value:
+            _walk(schema.element, item, now)
+    elif schema.kind == MAP:
+        assert schema.element is not None
+        for item in value.values():
+            _walk(schema.element, item, now)
+    elif schema.kind == STRUCT:
+        defaulter = _DEFAULTERS.get((schema.group, schema.name))
+        if defaulter is not None:
+            defaulter(value, now)
+        for name, default in _stated(schema):
+            if not value.get(name):
+                value[name] = default
+        for name, member in _members_with_defaults(schema):
+            if value.get(name) is not None:
+                if _is_resource_list(schema, member):
+                    _round_to_milli(value[name])
+                else:
+                    _walk(member, value[name], now)
+
+
+def _is_resource_list(owner: Type, member: Type) -> bool:
+    """Say whether a field is a core ResourceList, whose amounts are whole thousandths."""
+    return (
+        owner.group == "core"
+        and member.kind == MAP
+        and member.element is not None
+        and member.element.kind == "quantity"
+    )
+
+
+@cache
+def _members_with_defaults(schema: Type) -> tuple[tuple[str, Type], ...]:
+    return tuple(
+        (field.name, field.type)
+        for field in schema.fields.values()
+        if _is_resource_list(schema, field.type) or _has_defaults(field.type)
+    )
+
+
+@cache
+def _stated(schema: Type) -> tuple[tuple[str, Any], ...]:
+    """Return the defaults that the schema states itself."""
+    return tuple(
+        (field.name, int(field.default) if field.type.kind.startswith("int") else field.default)
+        for field in schema.fields.values()
+        if field.default
+    )
+
+
+@cache
+def _has_defaults(schema: Type) -> bool:
+    """Say whether any struct within a type has defaults."""
+    while schema.element is not None:
+        schema = schema.element
+    for struct in schema.structs():
+        if (struct.group, struct.name) in _DEFAULTERS or _stated(struct):
+            return True
+        if any(_is_resource_list(struct, field.type) for field in struct.fields.values()):
+            return True
+    return False
+
+
+def _round_to_milli(amounts: Json) -> None:
+    for name, text in amounts.items():
+        try:
+            quantity = parse_quantity(text)
+        except QuantityError:
+            continue
+        if quantity.nanos % _MILLI:
+            amounts[name] = str(Quantity(quantity.milli_value() * _MILLI, quantity.notation))
+
+
+# --- resource.k8s.io ----------------------------------------------------------
+
+
+@_defaults_of("resource", "ExactDeviceRequest", "DeviceSubRequest")
+def _request(request: Json, now: str) -> None:
+    request.setdefault("allocationMode", "ExactCount")
+    if request["allocationMode"] == "ExactCount" and not request.get("count"):
+        request["count"] = 1
+
+
+@_defaults_of("resource", "DeviceRequest")
+def _flat_request(request: Json, now: str) -> None:
+    # Only v1beta1 has the class here; a request with alternatives has none.
+    if request.get("deviceClassName"):
+        _request(request, now)
+
+
+@_defaults_of("resource", "DeviceTaint")
+def _device_taint(taint: Json, now: str) -> None:
+    taint.setdefault("timeAdded", now)
+
+
+# --- core ---------------------------------------------------------------------
+
+
+@_defaults_of("core", "Pod")
+def _pod(pod: Json, now: str) -> None:
+    spec = pod["spec"]
+    if spec.get("terminationGracePeriodSeconds", 0) < 0:
+        spec["terminationGracePeriodSeconds"] = 1
+    spec.setdefault("enableServiceLinks", True)
+    for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
+        resources = container["resources"]
+        limits = resources.get("limits")
+        if limits:
+            resources["requests"] = {**limits, **(resources.get("requests") or {})}
+        if spec.get("hostNetwork"):
+            for port in container.get("ports", ()):
+                port.setdefault("hostPort", port["containerPort"])
+
+
+@_defaults_of("core", "PodSpec")
+def _pod_spec(spec: Json, now: str) -> None:
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount")
+    if account:
+        spec["serviceAccountName"] = spec["serviceAccount"] = account
+    spec.setdefault("dnsPolicy", "ClusterFirst")
+    spec.setdefault("restartPolicy", "Always")
+    spec.setdefault("securityContext", {})
+    spec.setdefault("terminationGracePeriodSeconds", 30)
+    spec.setdefault("schedulerName", "default-scheduler")
+
+
+@_defaults_of("core", "PodStatus")
+def _pod_status(status: Json, now: str) -> None:
+    address, addresses = status.get("podIP"), status.get("podIPs")
+    if address and (not addresses or addresses[0].get("ip") != address):
+        status["podIPs"] = [{"ip": address}]
+    elif addresses and not address and addresses[0].get("ip"):
+        status["podIP"] = addresses[0]["ip"]
+
+
+@_defaults_of("core", "Container", "EphemeralContainer")
+def _container(container: Json, now: str) -> None:
+    policy = "Always" if latest_is_pulled_always(container.get("image", "")) else "IfNotPresent"
+    container.setdefault("imagePullPolicy", policy)
+    container.setdefault("terminationMessagePath", "/dev/termination-log")
+    container.setdefault("terminationMessagePolicy", "File")
+
+
+def latest_is_pulled_always(image: str) -> bool:
+    """Say whether an image name means the tag `latest`, written or not."""
+    name, at, _ = image.partition("@")
+    tag = name.rpartition("/")[2].partition(":")[2]
+    return tag == "latest" if tag else bool(name) and not at
+
+
+@_defaults_of("core", "Probe")
+def _probe(probe: Json, now: str) -> None:
+    for name, value in (
+        ("timeoutSeconds", 1),
+        ("periodSeconds", 10),
+        ("successThreshold", 1),
+        ("failureThreshold", 3),
+    ):
+        probe.setdefault(name, value)
+
+
+@_defaults_of("core", "HTTPGetAction")
+def _http_get(action: Json, now: str) -> None:
+    action.setdefault("path", "/")
+    action.setdefault("scheme", "HTTP")
+
+
+@_defaults_of("core", "GRPCAction")
+def _grpc(action: Json, now: str) -> None:
+    action["service"] = action.get("service") or ""
+
+
+@_defaults_of("core", "Volume")
+def _volume(volume: Json, now: str) -> None:
+    if not volume.keys() - {"name"}:
+        volume["emptyDir"] = {}
+    image = volume.get("image")
+    if image is not None:
+        always = latest_is_pulled_always(image.get("reference", ""))
+        image.setdefault("pullPolicy", "Always" if always else "IfNotPresent")
+
+
+@_defaults_of(
+    "core", "SecretVolumeSource", "ConfigMapVolumeSource", "DownwardAPIVolumeSource", "ProjectedVolumeSource"
+)
+def _file_mode(source: Json, now: str) -> None:
+    source.setdefault("defaultMode", 0o644)
+
+
+@_defaults_of("core", "HostPathVolumeSource")
+def _host_path(source: Json, now: str) -> None:
+    source.setdefault("type", "")
+
+
+@_defaults_of("core", "ServiceAccountTokenProjection")
+def _token_projection(projection: Json, now: str) -> None:
+    projection.setdefault("expirationSeconds", 3600)
+
+
+@_defaults_of("core", "ObjectFieldSelector")
+def _field_selector(selector: Json, now: str) -> None:
+    selector.setdefault("apiVersion", "v1")
+
+
+@_defaults_of("core", "Namespace")
+def _namespace(namespace: Json, now: str) -> None:
+    name = namespace["metadata"].get("name")
+    if name:
+        namespace["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = name
+
+
+@_defaults_of("core", "NamespaceStatus")
+def _namespace_status(status: Json, now: str) -> None:
+    status.setdefault("phase", "Active")
+
+
+@_defaults_of("core", "NodeStatus")
+def _node_status(status: Json, now: str) -> None:
+    if status.get("capacity") and not status.get("allocatable"):
+        status["allocatable"] = dict(status["capacity"])
+
+
+@_defaults_of("core", "Secret")
+def _secret(secret: Json, now: str) -> None:
+    secret.setdefault("type", "Opaque")
+
+
+@_defaults_of("core", "LimitRangeItem")
+def _limit(item: Json, now: str) -> None:
+    if item.get("type") != "Container":
+        return
+    default = {**(item.get("max") or {}), **(item.get("default") or {})}
+    request = {**(item.get("min") or {}), **default, **(item.get("defaultRequest") or {})}
+    if default:
+        item["default"] = default
+    if request:
+        item["defaultRequest"] = request
+
+
+# --- others -------------------------------------------------------------------
+
+
+@_defaults_of("apps", "DeploymentSpec")
+def _deployment(spec: Json, now: str) -> None:
+    spec.setdefault("replicas", 1)
+    strategy = spec["strategy"]
+    strategy.setdefault("type", "RollingUpdate")
+    if strategy["type"] == "RollingUpdate":
+        rolling = strategy.setdefault("rollingUpdate", {})
+        rolling.setdefault("maxUnavailable", "25%")
+        rolling.setdefault("maxSurge", "25%")
+    spec.setdefault("revisionHistoryLimit", 10)
+    spec.setdefault("progressDeadlineSeconds", 600)
+
+
+@_defaults_of("apps", "DaemonSetSpec")
+def _daemon_set(spec: Json, now: str) -> None:
+    strategy = spec["updateStrategy"]
+    strategy.setdefault("type", "RollingUpdate")
+    if strategy["type"] == "RollingUpdate":
+        rolling = strategy.setdefault("rollingUpdate", {})
+        rolling.setdefault("maxUnavailable", 1)
+        rolling.setdefault("maxSurge", 0)
+    spec.setdefault("revisionHistoryLimit", 10)
+
+
+@_defaults_of("apps", "ReplicaSetSpec")
+def _replica_set(spec: Json, now: str) -> None:
+    spec.setdefault("replicas", 1)
+
+
+@_defaults_of("batch", "Job")
+def _job(job: Json, now: str) -> None:
+    spec = job["spec"]
+    if "completions" not in spec and "parallelism" not in spec:
+        spec["completions"] = 1
+    spec.setdefault("parallelism", 1)
+    spec.setdefault("backoffLimit", 2**31 - 1 if "backoffLimitPerIndex" in spec else 6)
+    spec.setdefault("completionMode", "NonIndexed")
+    spec.setdefault("suspend", False)
+    spec.setdefault("podReplacementPolicy", "Failed" if "podFailurePolicy" in spec else "TerminatingOrFailed")
+    spec.setdefault("manualSelector", False)
+    labels = spec["template"]["metadata"].get("labels")
+    if labels and not job["metadata"].get("labels"):
+        job["metadata"]["labels"] = dict(labels)
+
+
+@_defaults_of("batch", "PodFailurePolicyOnPodConditionsPattern")
+def _pod_condition_pattern(pattern: Json, now: str) -> None:
+    pattern["status"] = pattern.get("status") or "True"
+
+
+@_defaults_of("rbac", "ClusterRoleBinding", "RoleBinding")
+def _role_binding(binding: Json, now: str) -> None:
+    role = binding["roleRef"]
+    role["apiGroup"] = role.get("apiGroup") or "rbac.authorization.k8s.io"
+
+
+@_defaults_of("rbac", "Subject")
+def _subject(subject: Json, now: str) -> None:
+    if subject.get("kind") in ("User", "Group"):
+        subject.setdefault("apiGroup", "rbac.authorization.k8s.io")
+
+
+@_defaults_of("scheduling", "PriorityClass")
+def _priority_class(priority_class: Json, now: str) -> None:
+    priority_class.setdefault("preemptionPolicy", "PreemptLowerPriority")
+
+
+@_defaults_of("scheduling", "PodGroupSpec")
+def _pod_group(spec: Json, now: str) -> None:
+    spec.setdefault("disruptionMode", {"single": {}})
+
+
+@_defaults_of("authentication", "TokenRequestSpec")
+def _token_request(spec: Json, now: str) -> None:
+    spec.setdefault("expirationSeconds", 3600)
+
+
+@_defaults_of("apiextensions", "CustomResourceDefinition")
+def _definition(definition: Json, now: str) -> None:
+    spec, status = definition["spec"], definition["status"]
+    names = spec["names"]
+    kind = names.get("kind", "")
+    names["singular"] = names.get("singular") or kind.lower()
+    if kind and not names.get("listKind"):
+        names["listKind"] = kind + "List"
+    spec.setdefault("conversion", {"strategy": "None"})
+    stored = [version["name"] for version in spec.get("versions") or () if version.get("storage")]
+    if not status.get("storedVersions") and stored:
+        status["storedVersions"] = stored[:1]
+
+
+@_defaults_of("apiextensions", "ServiceReference")
+def _service_reference(reference: Json, now: str) -> None:
+    reference.setdefault("port", 443)
