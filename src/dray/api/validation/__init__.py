@@ -9,7 +9,9 @@ validates claims and classes hands in a `SelectorChecker`.
 
 from dray.api.validation.admin_access import check_admin_access, check_admin_access_of_status
 from dray.api.validation.context import CelVerdict, NoCel, SelectorChecker, ValidationContext
+from dray.api.validation.core_kinds import validate_namespace_finalize
 from dray.api.validation.fields import ErrorType, FieldError, Path
+from dray.api.validation.pods import validate_binding
 from dray.api.validation.registry import (
     allows_unconditional_update,
     kind_key,
@@ -36,7 +38,9 @@ __all__ = [
     "check_declared_features",
     "kind_key",
     "missing_resource_version",
+    "validate_binding",
     "validate_create",
+    "validate_namespace_finalize",
     "validate_status_update",
     "validate_update",
     "warnings_create",

@@ -15,7 +15,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dray.api.validation import claim_status, claims, slices, taint_rules
+from dray.api.validation import (
+    claim_status,
+    claims,
+    core_kinds,
+    crds,
+    events,
+    nodes,
+    pod_changes,
+    pods,
+    quotas,
+    rbac,
+    scheduling,
+    slices,
+    taint_rules,
+    workloads,
+)
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.fields import FieldError, Path, invalid
 from dray.api.validation.formats import path_segment
@@ -57,6 +72,70 @@ VALIDATORS: dict[str, Validators] = {
         taint_rules.validate_pool_status_request,
         taint_rules.validate_pool_status_request_update,
         taint_rules.validate_pool_status_request_status,
+    ),
+    "Pod": Validators(pods.validate_pod, pod_changes.validate_pod_update, pod_changes.validate_pod_status),
+    "Node": Validators(nodes.validate_node, nodes.validate_node_update, nodes.validate_node_update),
+    "Namespace": Validators(
+        core_kinds.validate_namespace,
+        core_kinds.validate_namespace_update,
+        core_kinds.validate_namespace_status,
+    ),
+    "ConfigMap": Validators(core_kinds.validate_config_map, core_kinds.validate_config_map_update),
+    "Secret": Validators(core_kinds.validate_secret, core_kinds.validate_secret_update),
+    "ServiceAccount": Validators(
+        core_kinds.validate_service_account, core_kinds.validate_service_account_update
+    ),
+    "Event": Validators(events.validate_core_event, events.validate_core_event_update),
+    "Event.events.k8s.io": Validators(events.validate_new_event, events.validate_new_event_update),
+    "ResourceQuota": Validators(
+        quotas.validate_quota, quotas.validate_quota_update, quotas.validate_quota_status
+    ),
+    "LimitRange": Validators(quotas.validate_limit_range, quotas.validate_limit_range_update),
+    "Lease.coordination.k8s.io": Validators(core_kinds.validate_lease, core_kinds.validate_lease_update),
+    "PriorityClass.scheduling.k8s.io": Validators(
+        scheduling.validate_priority_class, scheduling.validate_priority_class_update
+    ),
+    "PodGroup.scheduling.k8s.io": Validators(
+        scheduling.validate_pod_group,
+        scheduling.validate_pod_group_update,
+        scheduling.validate_pod_group_status,
+    ),
+    "Workload.scheduling.k8s.io": Validators(
+        scheduling.validate_workload, scheduling.validate_workload_update
+    ),
+    "Deployment.apps": Validators(
+        workloads.validate_deployment,
+        workloads.validate_deployment_update,
+        workloads.validate_replica_counts,
+    ),
+    "ReplicaSet.apps": Validators(
+        workloads.validate_replica_set,
+        workloads.validate_replica_set_update,
+        workloads.validate_replica_counts,
+    ),
+    "DaemonSet.apps": Validators(
+        workloads.validate_daemon_set,
+        workloads.validate_daemon_set_update,
+        workloads.validate_replica_counts,
+    ),
+    "Job.batch": Validators(workloads.validate_job, workloads.validate_job_update),
+    "PodDisruptionBudget.policy": Validators(
+        workloads.validate_disruption_budget,
+        workloads.validate_disruption_budget_update,
+        workloads.validate_disruption_budget_status,
+    ),
+    "Role.rbac.authorization.k8s.io": Validators(rbac.validate_role, rbac.validate_role_update),
+    "ClusterRole.rbac.authorization.k8s.io": Validators(
+        rbac.validate_cluster_role, rbac.validate_cluster_role_update
+    ),
+    "RoleBinding.rbac.authorization.k8s.io": Validators(
+        rbac.validate_role_binding, rbac.validate_role_binding_update
+    ),
+    "ClusterRoleBinding.rbac.authorization.k8s.io": Validators(
+        rbac.validate_cluster_role_binding, rbac.validate_cluster_role_binding_update
+    ),
+    "CustomResourceDefinition.apiextensions.k8s.io": Validators(
+        crds.validate_definition, crds.validate_definition_update
     ),
 }
 

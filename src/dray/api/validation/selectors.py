@@ -37,17 +37,18 @@ def validate_node_selector(selector: Json, path: Path) -> list[FieldError]:
     ]
 
 
-def validate_node_selector_term(term: Json, path: Path) -> list[FieldError]:
-    """Check one term: requirements on labels and on the node's name."""
+def validate_node_selector_term(term: Json, path: Path, *, lax_values: bool = False) -> list[FieldError]:
+    """Check one term: requirements on labels (`lax_values`: any values) and on the node's name."""
     errors: list[FieldError] = []
     for number, requirement in enumerate(term.get("matchExpressions") or []):
-        errors += _validate_node_requirement(requirement, path.child("matchExpressions").at(number))
+        here = path.child("matchExpressions").at(number)
+        errors += _validate_node_requirement(requirement, here, lax_values=lax_values)
     for number, requirement in enumerate(term.get("matchFields") or []):
         errors += _validate_node_field(requirement, path.child("matchFields").at(number))
     return errors
 
 
-def _validate_node_requirement(requirement: Json, path: Path) -> list[FieldError]:
+def _validate_node_requirement(requirement: Json, path: Path, *, lax_values: bool) -> list[FieldError]:
     operator, values = requirement.get("operator") or "", requirement.get("values") or []
     key = requirement.get("key") or ""
     errors: list[FieldError] = []
@@ -67,7 +68,7 @@ def _validate_node_requirement(requirement: Json, path: Path) -> list[FieldError
     else:
         errors.append(invalid(path.child("operator"), operator, "not a valid selector operator"))
     errors += invalid_each(path.child("key"), key, label_key(key))
-    for number, value in enumerate(values):
+    for number, value in enumerate([] if lax_values else values):
         errors += invalid_each(path.child("values").at(number), value, label_value(value))
     return errors
 
@@ -164,3 +165,22 @@ def _validate_condition(condition: Json, path: Path) -> list[FieldError]:
     if size(condition.get("message") or "") > _MESSAGE_MAX_BYTES:
         errors.append(too_long(path.child("message"), _MESSAGE_MAX_BYTES))
     return errors
+
+
+def selector_matches(selector: Json, labels: Json) -> bool:
+    """Tell whether labels satisfy a label selector; requirements that make no sense match nothing."""
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    return all(_requirement_matches(item, labels) for item in selector.get("matchExpressions") or [])
+
+
+def _requirement_matches(requirement: Json, labels: Json) -> bool:
+    key, operator = requirement.get("key") or "", requirement.get("operator") or ""
+    values = requirement.get("values") or []
+    if operator == "In":
+        return labels.get(key) in values
+    if operator == "NotIn":
+        return labels.get(key) not in values
+    if operator == "Exists":
+        return key in labels
+    return operator == "DoesNotExist" and key not in labels

@@ -1,0 +1,168 @@
+"""CustomResourceDefinition: names, versions and the outline of structural schemas.
+
+A definition promises a kind under a plural name, in versions of which exactly
+one is stored. Schemas must be structural: every level says its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dray.api.validation.context import ValidationContext
+from dray.api.validation.fields import (
+    FieldError,
+    Path,
+    duplicate,
+    forbidden,
+    invalid,
+    invalid_each,
+    not_supported,
+    required,
+)
+from dray.api.validation.formats import dns_1035_label, dns_subdomain
+from dray.api.validation.metadata import (
+    metadata_of,
+    validate_changed_metadata,
+    validate_immutable,
+    validate_new_metadata,
+)
+
+Json = Mapping[str, Any]
+
+_SPEC = Path("spec")
+_TYPES = ("array", "boolean", "integer", "number", "object", "string")
+
+
+def validate_definition(definition: Json, context: ValidationContext) -> list[FieldError]:
+    """Check a new CustomResourceDefinition."""
+    spec = definition.get("spec") or {}
+    names, group = spec.get("names") or {}, spec.get("group") or ""
+    wanted = f"{names.get('plural') or ''}.{group}"
+
+    def is_plural_of_group(name: str) -> list[str]:
+        return [] if name == wanted else ['must be spec.names.plural+"."+spec.group']
+
+    errors = validate_new_metadata(
+        metadata_of(definition), namespaced=False, name_format=is_plural_of_group, qualified_finalizers=False
+    )
+    return errors + _validate_spec(spec)
+
+
+def validate_definition_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+    """Check a changed CustomResourceDefinition; group, scope and names of served kinds stay."""
+    errors = validate_changed_metadata(metadata_of(new), metadata_of(old), qualified_finalizers=False)
+    spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
+    errors += _validate_spec(spec)
+    names, old_names = spec.get("names") or {}, old_spec.get("names") or {}
+    conditions = (old.get("status") or {}).get("conditions") or []
+    established = any(
+        condition.get("type") == "Established" and condition.get("status") == "True"
+        for condition in conditions
+    )
+    if established:
+        errors += validate_immutable(spec.get("scope"), old_spec.get("scope"), _SPEC.child("scope"))
+        errors += validate_immutable(names.get("kind"), old_names.get("kind"), _SPEC.child("names", "kind"))
+    errors += validate_immutable(spec.get("group"), old_spec.get("group"), _SPEC.child("group"))
+    return errors + validate_immutable(
+        names.get("plural"), old_names.get("plural"), _SPEC.child("names", "plural")
+    )
+
+
+def _validate_spec(spec: Json) -> list[FieldError]:
+    group, path = spec.get("group") or "", _SPEC.child("group")
+    if not group:
+        errors = [required(path)]
+    else:
+        errors = invalid_each(path, group, dns_subdomain(group))
+        if "." not in group:
+            errors.append(invalid(path, group, "should be a domain with at least one dot"))
+    scope = spec.get("scope") or ""
+    if not scope:
+        errors.append(required(_SPEC.child("scope")))
+    elif scope not in ("Cluster", "Namespaced"):
+        errors.append(not_supported(_SPEC.child("scope"), scope, ("Cluster", "Namespaced")))
+    return errors + _validate_names(spec.get("names") or {}) + _validate_versions(spec.get("versions") or [])
+
+
+def _validate_names(names: Json) -> list[FieldError]:
+    path = _SPEC.child("names")
+    errors: list[FieldError] = []
+    for field in ("plural", "singular", "kind", "listKind"):
+        text = names.get(field) or ""
+        if text:
+            shown = text.lower() if field in ("kind", "listKind") else text
+            problems = dns_1035_label(shown)
+            if problems:
+                detail = "may have mixed case, but should otherwise match: " if shown != text else ""
+                errors.append(invalid(path.child(field), text, detail + ",".join(problems)))
+        elif field in ("plural", "kind"):
+            errors.append(required(path.child(field)))
+    for number, name in enumerate(names.get("shortNames") or []):
+        errors += invalid_each(path.child("shortNames").at(number), name, dns_1035_label(name))
+    if names.get("kind") and names.get("kind") == names.get("listKind"):
+        errors.append(
+            invalid(path.child("listKind"), names["listKind"], "kind and listKind may not be the same")
+        )
+    return errors
+
+
+def _validate_versions(versions: list[Json]) -> list[FieldError]:
+    path = _SPEC.child("versions")
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    for number, version in enumerate(versions):
+        here, name = path.at(number), version.get("name") or ""
+        errors += invalid_each(here.child("name"), name, dns_1035_label(name))
+        if name in seen:
+            errors.append(duplicate(here.child("name"), name))
+        seen.add(name)
+        schema = (version.get("schema") or {}).get("openAPIV3Schema")
+        if schema is None:
+            errors.append(required(here.child("schema", "openAPIV3Schema"), "schemas are required"))
+        else:
+            errors += _validate_root(schema, here.child("schema", "openAPIV3Schema"))
+    if sum(bool(version.get("storage")) for version in versions) != 1:
+        detail = "must have exactly one version marked as storage version"
+        errors.append(invalid(path, versions, detail))
+    return errors
+
+
+def _validate_root(schema: Json, path: Path) -> list[FieldError]:
+    errors: list[FieldError] = []
+    if schema.get("type") != "object":
+        if schema.get("type"):
+            errors.append(invalid(path.child("type"), schema["type"], "must be object at the root"))
+        else:
+            errors.append(required(path.child("type"), "must not be empty at the root"))
+    return errors + _validate_schema(schema, path, is_root=True)
+
+
+def _validate_schema(schema: Json, path: Path, *, is_root: bool = False) -> list[FieldError]:
+    """Check that a schema is structural, level by level."""
+    errors: list[FieldError] = []
+    kind = schema.get("type") or ""
+    free = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
+    if not kind and not is_root and not free:
+        errors.append(required(path.child("type"), "must not be empty for specified object fields"))
+    elif kind and kind not in _TYPES:
+        errors.append(not_supported(path.child("type"), kind, _TYPES))
+    if schema.get("properties") and schema.get("additionalProperties") not in (None, False):
+        detail = "additionalProperties and properties are mutual exclusive"
+        errors.append(forbidden(path.child("additionalProperties"), detail))
+    for name, inner in (schema.get("properties") or {}).items():
+        if is_root and name == "metadata":
+            continue
+        errors += _validate_schema(inner, path.child("properties").key(name))
+    if isinstance(schema.get("additionalProperties"), dict):
+        errors += _validate_schema(schema["additionalProperties"], path.child("additionalProperties"))
+    if kind == "array" and schema.get("items") is None:
+        errors.append(required(path.child("items"), "must be specified"))
+    if isinstance(schema.get("items"), dict):
+        errors += _validate_schema(schema["items"], path.child("items"))
+    for junctor in ("allOf", "anyOf", "oneOf"):
+        for number, inner in enumerate(schema.get(junctor) or []):
+            if inner.get("type") and not free:
+                here = path.child(junctor).at(number).child("type")
+                errors.append(forbidden(here, "must be empty to be structural"))
+    return errors

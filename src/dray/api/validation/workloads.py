@@ -1,0 +1,371 @@
+"""Workloads that make pods: Deployment, ReplicaSet, DaemonSet, Job; and PodDisruptionBudget.
+
+All of them carry a pod template and a selector that must fit it. Selectors
+cannot change once pods may carry the labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dray.api.validation.context import ValidationContext
+from dray.api.validation.fields import (
+    FieldError,
+    Path,
+    forbidden,
+    invalid,
+    invalid_each,
+    not_supported,
+    required,
+)
+from dray.api.validation.formats import dns_label, percent
+from dray.api.validation.metadata import (
+    metadata_of,
+    validate_changed_metadata,
+    validate_immutable,
+    validate_new_metadata,
+)
+from dray.api.validation.pods import validate_pod_template
+from dray.api.validation.selectors import (
+    is_empty_selector,
+    selector_matches,
+    validate_conditions,
+    validate_label_selector,
+)
+
+Json = Mapping[str, Any]
+
+_SPEC, _STATUS = Path("spec"), Path("status")
+INDEXED_PARALLELISM_MAX = 100_000
+
+
+# --- Deployment and ReplicaSet -----------------------------------------------------------
+
+
+def validate_deployment(deployment: Json, context: ValidationContext) -> list[FieldError]:
+    """Check a new Deployment."""
+    errors = validate_new_metadata(metadata_of(deployment), namespaced=True)
+    return errors + _validate_deployment_spec(deployment.get("spec") or {})
+
+
+def validate_deployment_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+    """Check a changed Deployment."""
+    errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
+    errors += _validate_deployment_spec(new.get("spec") or {})
+    return errors + _keep_selector(new, old)
+
+
+def validate_replica_set(replica_set: Json, context: ValidationContext) -> list[FieldError]:
+    """Check a new ReplicaSet."""
+    errors = validate_new_metadata(metadata_of(replica_set), namespaced=True)
+    return errors + _validate_replicas_of_template(replica_set.get("spec") or {})
+
+
+def validate_replica_set_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+    """Check a changed ReplicaSet."""
+    errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
+    errors += _validate_replicas_of_template(new.get("spec") or {})
+    return errors + _keep_selector(new, old)
+
+
+def _keep_selector(new: Json, old: Json) -> list[FieldError]:
+    selector, old_selector = ((obj.get("spec") or {}).get("selector") for obj in (new, old))
+    return validate_immutable(selector, old_selector, _SPEC.child("selector"))
+
+
+def _validate_deployment_spec(spec: Json) -> list[FieldError]:
+    errors = _validate_replicas_of_template(spec)
+    strategy, path = spec.get("strategy") or {}, _SPEC.child("strategy")
+    kind = strategy.get("type") or "RollingUpdate"
+    rolling = strategy.get("rollingUpdate")
+    if kind == "Recreate":
+        if rolling is not None:
+            detail = "may not be specified when strategy `type` is 'Recreate'"
+            errors.append(forbidden(path.child("rollingUpdate"), detail))
+    elif kind != "RollingUpdate":
+        errors.append(not_supported(path, dict(strategy), ("Recreate", "RollingUpdate")))
+    elif rolling is not None:
+        errors += _validate_rolling_update(rolling, path.child("rollingUpdate"))
+    errors += _not_negative(spec, ("revisionHistoryLimit", "progressDeadlineSeconds"), _SPEC)
+    deadline = spec.get("progressDeadlineSeconds")
+    if deadline is not None and deadline <= (spec.get("minReadySeconds") or 0):
+        here = _SPEC.child("progressDeadlineSeconds")
+        errors.append(invalid(here, deadline, "must be greater than minReadySeconds"))
+    return errors
+
+
+def _validate_rolling_update(rolling: Json, path: Path) -> list[FieldError]:
+    unavailable, surge = rolling.get("maxUnavailable"), rolling.get("maxSurge")
+    errors = _validate_share(unavailable, path.child("maxUnavailable"))
+    errors += _validate_share(surge, path.child("maxSurge"))
+    if unavailable is not None and surge is not None and _number(unavailable) == 0 and _number(surge) == 0:
+        here = path.child("maxUnavailable")
+        errors.append(invalid(here, unavailable, "may not be 0 when `maxSurge` is 0"))
+    return errors + _at_most_everything(unavailable, path.child("maxUnavailable"))
+
+
+def _validate_replicas_of_template(spec: Json) -> list[FieldError]:
+    errors = _not_negative(spec, ("replicas", "minReadySeconds"), _SPEC)
+    selector = spec.get("selector")
+    if selector is None:
+        errors.append(required(_SPEC.child("selector")))
+    else:
+        errors += validate_label_selector(selector, _SPEC.child("selector"))
+        if is_empty_selector(selector):
+            detail = "empty selector is invalid for deployment"
+            errors.append(invalid(_SPEC.child("selector"), dict(selector), detail))
+    return errors + _validate_lasting_template(spec, "ReplicaSet")
+
+
+def _validate_lasting_template(spec: Json, owner: str) -> list[FieldError]:
+    """Check the template of pods that shall run forever."""
+    template, path = spec.get("template") or {}, _SPEC.child("template")
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    errors: list[FieldError] = []
+    if not is_empty_selector(spec.get("selector")) and not selector_matches(spec["selector"], labels):
+        detail = "`selector` does not match template `labels`"
+        errors.append(invalid(path.child("metadata", "labels"), labels, detail))
+    errors += validate_pod_template(template, path)
+    pod_spec = template.get("spec") or {}
+    policy = pod_spec.get("restartPolicy") or "Always"
+    if policy != "Always":
+        errors.append(not_supported(path.child("spec", "restartPolicy"), policy, ("Always",)))
+    if pod_spec.get("activeDeadlineSeconds") is not None:
+        here = path.child("spec", "activeDeadlineSeconds")
+        errors.append(forbidden(here, f"activeDeadlineSeconds in {owner} is not Supported"))
+    return errors
+
+
+def validate_replica_counts(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+    """Check the counters in the status of a Deployment, ReplicaSet or DaemonSet."""
+    errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
+    status, old_status = new.get("status") or {}, old.get("status") or {}
+    counters = [
+        name for name, value in status.items() if isinstance(value, int) and not isinstance(value, bool)
+    ]
+    errors += _not_negative(status, tuple(counters), _STATUS)
+    replicas = status.get("replicas") or 0
+    for field in ("fullyLabeledReplicas", "updatedReplicas", "readyReplicas", "availableReplicas"):
+        if "replicas" in status and (status.get(field) or 0) > replicas:
+            errors.append(
+                invalid(_STATUS.child(field), status[field], "cannot be greater than status.replicas")
+            )
+    if (status.get("availableReplicas") or 0) > (status.get("readyReplicas") or 0):
+        here = _STATUS.child("availableReplicas")
+        errors.append(invalid(here, status["availableReplicas"], "cannot be greater than readyReplicas"))
+    if (status.get("collisionCount") or 0) < (old_status.get("collisionCount") or 0):
+        here = _STATUS.child("collisionCount")
+        errors.append(invalid(here, status.get("collisionCount") or 0, "cannot be decremented"))
+    return errors
+
+
+# --- DaemonSet ---------------------------------------------------------------------------
+
+
+def validate_daemon_set(daemon_set: Json, context: ValidationContext) -> list[FieldError]:
+    """Check a new DaemonSet."""
+    errors = validate_new_metadata(metadata_of(daemon_set), namespaced=True)
+    return errors + _validate_daemon_set_spec(daemon_set.get("spec") or {})
+
+
+def validate_daemon_set_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+    """Check a changed DaemonSet."""
+    errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
+    errors += _validate_daemon_set_spec(new.get("spec") or {})
+    return errors + _keep_selector(new, old)
+
+
+def _validate_daemon_set_spec(spec: Json) -> list[FieldError]:
+    selector = spec.get("selector")
+    errors = validate_label_selector(selector, _SPEC.child("selector"))
+    template_labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
+    if selector is None:
+        # A missing selector selects nothing, so it cannot match the template.
+        here = _SPEC.child("template", "metadata", "labels")
+        errors.append(invalid(here, template_labels, "`selector` does not match template `labels`"))
+    elif is_empty_selector(selector):
+        detail = "empty selector is invalid for daemonset"
+        errors.append(invalid(_SPEC.child("selector"), dict(selector), detail))
+    errors += _validate_lasting_template(spec, "DaemonSet")
+    errors += _not_negative(spec, ("minReadySeconds", "revisionHistoryLimit"), _SPEC)
+    strategy, path = spec.get("updateStrategy") or {}, _SPEC.child("updateStrategy")
+    kind = strategy.get("type") or "RollingUpdate"
+    if kind not in ("RollingUpdate", "OnDelete"):
+        errors.append(not_supported(path, dict(strategy), ("RollingUpdate", "OnDelete")))
+    elif kind == "RollingUpdate" and strategy.get("rollingUpdate") is not None:
+        rolling = strategy["rollingUpdate"]
+        for field in ("maxUnavailable", "maxSurge"):
+            errors += _validate_share(rolling.get(field), path.child("rollingUpdate", field))
+            errors += _at_most_everything(rolling.get(field), path.child("rollingUpdate", field))
+    return errors
+
+
+# --- Job ---------------------------------------------------------------------------------
+
+
+def validate_job(job: Json, context: ValidationContext) -> list[FieldError]:
+    """Check a new Job; its selector and the labels that belong to it are generated before."""
+    errors = validate_new_metadata(metadata_of(job), namespaced=True)
+    spec = job.get("spec") or {}
+    errors += _validate_job_spec(spec)
+    name, completions = metadata_of(job).get("name") or "", spec.get("completions") or 0
+    if spec.get("completionMode") == "Indexed" and completions > 0:
+        hostname = f"{name}-{completions - 1}"
+        if dns_label(hostname):
+            detail = f"will not able to create pod with invalid DNS label: {hostname}"
+            errors.append(invalid(Path("metadata.name"), name, detail))
+    return errors
+
+
+def validate_job_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+    """Check a changed Job; what its pods are made of stays."""
+    errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
+    spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
+    errors += _validate_job_spec(spec)
+    fields = [
+        "selector",
+        "completionMode",
+        "podFailurePolicy",
+        "backoffLimitPerIndex",
+        "managedBy",
+        "successPolicy",
+    ]
+    # A suspended job that never started may still move its pods elsewhere.
+    if not old_spec.get("suspend"):
+        fields.append("template")
+    if spec.get("completionMode") != "Indexed" or spec.get("completions") != spec.get("parallelism"):
+        fields.append("completions")
+    for field in fields:
+        errors += validate_immutable(spec.get(field), old_spec.get(field), _SPEC.child(field))
+    return errors
+
+
+def _validate_job_spec(spec: Json) -> list[FieldError]:
+    counters = (
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
+    )
+    errors = _not_negative(spec, counters, _SPEC)
+    errors += _validate_completion(spec)
+    errors += validate_label_selector(spec.get("selector"), _SPEC.child("selector"))
+    template, path = spec.get("template") or {}, _SPEC.child("template")
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    if spec.get("selector") is not None and not selector_matches(spec["selector"], labels):
+        detail = "`selector` does not match template `labels`"
+        errors.append(invalid(path.child("metadata", "labels"), labels, detail))
+    errors += validate_pod_template(template, path)
+    policy, here = (
+        (template.get("spec") or {}).get("restartPolicy") or "",
+        path.child("spec", "restartPolicy"),
+    )
+    if policy in ("", "Always"):
+        errors.append(required(here, 'valid values: "OnFailure", "Never"'))
+    elif policy not in ("OnFailure", "Never"):
+        errors.append(not_supported(here, policy, ("OnFailure", "Never")))
+    elif spec.get("podFailurePolicy") is not None and policy != "Never":
+        errors.append(invalid(here, policy, 'only "Never" is supported when podFailurePolicy is specified'))
+    return errors
+
+
+def _validate_completion(spec: Json) -> list[FieldError]:
+    mode = spec.get("completionMode") or "NonIndexed"
+    errors: list[FieldError] = []
+    if mode not in ("NonIndexed", "Indexed"):
+        return [not_supported(_SPEC.child("completionMode"), mode, ("NonIndexed", "Indexed"))]
+    if mode == "Indexed":
+        if spec.get("completions") is None:
+            errors.append(required(_SPEC.child("completions"), "when completion mode is Indexed"))
+        parallelism = spec.get("parallelism") or 0
+        if parallelism > INDEXED_PARALLELISM_MAX:
+            detail = (
+                f"must be less than or equal to {INDEXED_PARALLELISM_MAX} when completion mode is Indexed"
+            )
+            errors.append(invalid(_SPEC.child("parallelism"), parallelism, detail))
+        failed, completions = spec.get("maxFailedIndexes"), spec.get("completions")
+        if failed is not None and completions is not None and failed > completions:
+            here = _SPEC.child("maxFailedIndexes")
+            errors.append(invalid(here, failed, "must be less than or equal to completions"))
+    else:
+        for field in ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"):
+            if spec.get(field) is not None:
+                errors.append(invalid(_SPEC.child(field), spec[field], "requires indexed completion mode"))
+    if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
+        errors.append(required(_SPEC.child("backoffLimitPerIndex"), "when maxFailedIndexes is specified"))
+    return errors
+
+
+# --- PodDisruptionBudget -----------------------------------------------------------------
+
+
+def validate_disruption_budget(budget: Json, context: ValidationContext) -> list[FieldError]:
+    """Check a new PodDisruptionBudget."""
+    errors = validate_new_metadata(metadata_of(budget), namespaced=True, qualified_finalizers=False)
+    return errors + _validate_budget_spec(budget.get("spec") or {})
+
+
+def validate_disruption_budget_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+    """Check a changed PodDisruptionBudget."""
+    errors = validate_changed_metadata(metadata_of(new), metadata_of(old), qualified_finalizers=False)
+    return errors + _validate_budget_spec(new.get("spec") or {})
+
+
+def validate_disruption_budget_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+    """Check what a PodDisruptionBudget says about its pods."""
+    errors = validate_changed_metadata(metadata_of(new), metadata_of(old), qualified_finalizers=False)
+    status = new.get("status") or {}
+    errors += validate_conditions(status.get("conditions"), _STATUS.child("conditions"))
+    counters = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
+    return errors + _not_negative(status, counters, _STATUS)
+
+
+def _validate_budget_spec(spec: Json) -> list[FieldError]:
+    errors: list[FieldError] = []
+    if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
+        errors.append(invalid(_SPEC, dict(spec), "minAvailable and maxUnavailable cannot be both set"))
+    for field in ("minAvailable", "maxUnavailable"):
+        errors += _validate_share(spec.get(field), _SPEC.child(field))
+        errors += _at_most_everything(spec.get(field), _SPEC.child(field))
+    errors += validate_label_selector(spec.get("selector"), _SPEC.child("selector"))
+    policy = spec.get("unhealthyPodEvictionPolicy")
+    if policy is not None and policy not in ("AlwaysAllow", "IfHealthyBudget"):
+        here = _SPEC.child("unhealthyPodEvictionPolicy")
+        errors.append(not_supported(here, policy, ("AlwaysAllow", "IfHealthyBudget")))
+    return errors
+
+
+# --- numbers and shares ------------------------------------------------------------------
+
+
+def _not_negative(holder: Json, fields: tuple[str, ...], path: Path) -> list[FieldError]:
+    return [
+        invalid(path.child(field), holder[field], "must be greater than or equal to 0")
+        for field in fields
+        if (holder.get(field) or 0) < 0
+    ]
+
+
+def _validate_share(share: int | str | None, path: Path) -> list[FieldError]:
+    """Check a number of pods or a percentage of them."""
+    if isinstance(share, str):
+        return invalid_each(path, share, percent(share))
+    if share is not None and share < 0:
+        return [invalid(path, share, "must be greater than or equal to 0")]
+    return []
+
+
+def _at_most_everything(share: int | str | None, path: Path) -> list[FieldError]:
+    if isinstance(share, str) and not percent(share) and _number(share) > 100:
+        return [invalid(path, share, "must not be greater than 100%")]
+    return []
+
+
+def _number(share: int | str) -> int:
+    if isinstance(share, int):
+        return share
+    return int(share[:-1]) if not percent(share) else 0
