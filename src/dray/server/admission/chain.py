@@ -1,0 +1,127 @@
+"""The plugins of admission, in order.
+
+The order matters: a namespace that does not exist is told before a quota that is
+exceeded, defaults are set before limits are judged, and the quota comes last,
+because it counts what is really about to be written.
+
+`observe` must be called for every committed write, so that plugins which keep
+books (quota) follow what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from dray.server.admission.escalation import RoleEscalation
+from dray.server.admission.limits import LimitRanger
+from dray.server.admission.namespaces import NamespaceLifecycle
+from dray.server.admission.node_restriction import NodeRestriction
+from dray.server.admission.priority import Priority
+from dray.server.admission.quota import ResourceQuota
+from dray.server.admission.service_accounts import ServiceAccount
+from dray.server.admission.taints import DefaultTolerationSeconds, TaintNodesByCondition
+from dray.server.authz import Authorizer
+from dray.server.calls import Call
+from dray.server.reader import Object, Reader
+
+
+class Plugin(Protocol):
+    """One concern of admission."""
+
+    name: str
+
+    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+        """Complete a new object in place, or raise the error that refuses it."""
+
+    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+        """Raise the error that refuses an object in its final form."""
+
+    def validate_delete(self, call: Call, old: Object) -> None:
+        """Raise the error that protects an object from deletion."""
+
+    def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
+        """Follow a committed write."""
+
+
+@dataclass(slots=True)
+class AdmissionChain:
+    """All plugins that are on; satisfies what the writing verbs call admission."""
+
+    plugins: Sequence[Plugin] = field(default_factory=tuple)
+
+    @classmethod
+    def standard(
+        cls,
+        reader: Reader,
+        authorizer: Authorizer,
+        disabled: Collection[str] = (),
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> AdmissionChain:
+        """Return the chain of Kubernetes' default plugins, less the disabled ones.
+
+        Raises ValueError for a disabled name that is no plugin.
+        """
+        plugins: list[Plugin] = [
+            NamespaceLifecycle(reader),
+            LimitRanger(reader),
+            ServiceAccount(reader),
+            NodeRestriction(reader),
+            TaintNodesByCondition(),
+            Priority(reader),
+            DefaultTolerationSeconds(),
+            RoleEscalation(authorizer),
+            ResourceQuota(reader, now),
+        ]
+        known = {plugin.name for plugin in plugins}
+        unknown = sorted(set(disabled) - known - _NOT_NEEDED)
+        if unknown:
+            raise ValueError(
+                f"unknown admission plugin {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+            )
+        return cls([plugin for plugin in plugins if plugin.name not in set(disabled)])
+
+    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+        """Let every plugin complete the object."""
+        for plugin in self.plugins:
+            plugin.mutate(call, operation, new, old)
+
+    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+        """Let every plugin judge the object."""
+        for plugin in self.plugins:
+            plugin.validate(call, operation, new, old)
+
+    def validate_delete(self, call: Call, old: Object) -> None:
+        """Let every plugin judge a deletion."""
+        for plugin in self.plugins:
+            plugin.validate_delete(call, old)
+
+    def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
+        """Tell every plugin about a committed write."""
+        for plugin in self.plugins:
+            plugin.observe(group, resource, old, new)
+
+
+# Plugins of kube-apiserver whose objects are not served here: switching them off is no mistake.
+_NOT_NEEDED = frozenset(
+    {
+        "AlwaysPullImages",
+        "CertificateApproval",
+        "CertificateSigning",
+        "CertificateSubjectRestriction",
+        "ClusterTrustBundleAttest",
+        "DefaultIngressClass",
+        "DefaultStorageClass",
+        "MutatingAdmissionPolicy",
+        "MutatingAdmissionWebhook",
+        "PersistentVolumeClaimResize",
+        "PodSecurity",
+        "PodTopologyLabels",
+        "RuntimeClass",
+        "StorageObjectInUseProtection",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionWebhook",
+    }
+)

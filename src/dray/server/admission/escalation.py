@@ -1,0 +1,29 @@
+"""Nobody grants rights that they do not hold; see `authz.Authorizer.check_escalation`.
+
+In Kubernetes this is part of storage and cannot be switched off; here it is the
+one plugin that `--disable-admission-plugins` does not know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dray.server.admission.plugin import Quiet, target_of
+from dray.server.authz import Authorizer
+from dray.server.calls import Call
+from dray.server.rbac import GROUP
+from dray.server.reader import Object
+
+
+@dataclass(slots=True)
+class RoleEscalation(Quiet):
+    """Check the writers of roles and bindings."""
+
+    authorizer: Authorizer
+    name: str = "-rbac"
+
+    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+        """Refuse roles and bindings that grant more than their writer has."""
+        group, resource, subresource = target_of(call)
+        if group == GROUP and not subresource:
+            self.authorizer.check_escalation(call.user, resource, call.route.namespace, new, old)

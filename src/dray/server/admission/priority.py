@@ -1,0 +1,114 @@
+"""Priority: names of priority classes become numbers, once, when a pod is created."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dray.server.admission.plugin import Quiet, refused, target_of
+from dray.server.calls import Call
+from dray.server.reader import Object, Reader
+
+GROUP = "scheduling.k8s.io"
+PREEMPT_LOWER = "PreemptLowerPriority"
+
+
+def system_priority_classes() -> list[Object]:
+    """Return the two classes that every cluster starts with."""
+    described = (
+        ("system-node-critical", 2_000_001_000, "must not be moved from their current node"),
+        (
+            "system-cluster-critical",
+            2_000_000_000,
+            "must run in the cluster, but can be moved to another node if necessary",
+        ),
+    )
+    return [
+        {
+            "apiVersion": f"{GROUP}/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name},
+            "value": value,
+            "description": f"Used for system critical pods that {purpose}.",
+            "preemptionPolicy": PREEMPT_LOWER,
+        }
+        for name, value, purpose in described
+    ]
+
+
+@dataclass(slots=True)
+class Priority(Quiet):
+    """Resolve priorityClassName; allow one default class at most."""
+
+    reader: Reader
+    name: str = "Priority"
+
+    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+        """Set priority and preemption policy of a new pod or pod group; keep those of an old one."""
+        target = target_of(call)
+        if target not in (("", "pods", ""), (GROUP, "podgroups", "")) or not isinstance(
+            new.get("spec"), dict
+        ):
+            return
+        if operation == "CREATE":
+            self._resolve(call, new, target[1])
+        elif old is not None and target[1] == "pods":
+            for part in ("priority", "preemptionPolicy"):
+                if new["spec"].get(part) is None and (old.get("spec") or {}).get(part) is not None:
+                    new["spec"][part] = old["spec"][part]
+
+    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+        """Refuse a second default class."""
+        if target_of(call) != (GROUP, "priorityclasses", "") or not new.get("globalDefault"):
+            return
+        default = self._default()
+        if default is not None and (
+            operation == "CREATE" or default["metadata"]["name"] != new["metadata"]["name"]
+        ):
+            why = f"PriorityClass {default['metadata']['name']} is already marked as default. Only one default can exist"
+            raise refused(call, new, why)
+
+    def _resolve(self, call: Call, new: Object, resource: str) -> None:
+        spec = new["spec"]
+        class_name = spec.get("priorityClassName") or ""
+        if class_name:
+            found = self.reader.get(GROUP, "priorityclasses", "", class_name)
+            if found is None:
+                raise refused(call, new, f"no PriorityClass with name {class_name} was found")
+        else:
+            found = self._default()
+        value, policy = 0, PREEMPT_LOWER
+        if found is not None:
+            spec["priorityClassName"] = found["metadata"]["name"]
+            value, policy = found.get("value", 0), found.get("preemptionPolicy") or PREEMPT_LOWER
+        given = spec.get("priority")
+        if given is not None and given != value:
+            raise refused(call, new, _mismatch(resource, given, value))
+        spec["priority"] = value
+        if resource != "pods":
+            return
+        given = spec.get("preemptionPolicy")
+        if given is not None and given != policy:
+            why = (
+                f"the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority "
+                f"admission controller computed {policy} from the given PriorityClass name"
+            )
+            raise refused(call, new, why)
+        spec["preemptionPolicy"] = policy
+
+    def _default(self) -> Object | None:
+        defaults = [
+            found for found in self.reader.list(GROUP, "priorityclasses") if found.get("globalDefault")
+        ]
+        return min(defaults, key=lambda found: found.get("value", 0)) if defaults else None
+
+
+def _mismatch(resource: str, given: int, computed: int) -> str:
+    if resource == "pods":
+        return (
+            f"the integer value of priority ({given}) must not be provided in pod spec; priority admission "
+            f"controller computed {computed} from the given PriorityClass name"
+        )
+    return (
+        f"priority set in the pod group ({given}) must match the priority computed ({computed}) based on the "
+        "priority class set in the spec"
+    )

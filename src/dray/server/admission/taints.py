@@ -1,0 +1,62 @@
+"""TaintNodesByCondition and DefaultTolerationSeconds: nodes that are not ready, and pods that wait for them.
+
+A new node carries the taint not-ready until its first heartbeat, so nothing is
+placed on it too early. Pods get five minutes of patience with nodes that become
+not ready or unreachable later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dray.server.admission.plugin import Quiet, target_of
+from dray.server.calls import Call
+from dray.server.reader import Object
+
+NOT_READY = "node.kubernetes.io/not-ready"
+UNREACHABLE = "node.kubernetes.io/unreachable"
+
+
+@dataclass(slots=True)
+class TaintNodesByCondition(Quiet):
+    """Taint new nodes as not ready."""
+
+    name: str = "TaintNodesByCondition"
+
+    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+        """Add the taint unless it is there."""
+        if operation != "CREATE" or target_of(call) != ("", "nodes", ""):
+            return
+        spec = new.get("spec") or {}
+        taints = spec.get("taints") or []
+        if not any(taint.get("key") == NOT_READY and taint.get("effect") == "NoSchedule" for taint in taints):
+            new["spec"] = {**spec, "taints": [*taints, {"key": NOT_READY, "effect": "NoSchedule"}]}
+
+
+@dataclass(slots=True)
+class DefaultTolerationSeconds(Quiet):
+    """Let pods bear troubled nodes for a while."""
+
+    name: str = "DefaultTolerationSeconds"
+    seconds: int = 300
+
+    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+        """Add the tolerations that the pod does not bring itself."""
+        if target_of(call) != ("", "pods", "") or not isinstance(new.get("spec"), dict):
+            return
+        tolerations = list(new["spec"].get("tolerations") or ())
+        for key in (NOT_READY, UNREACHABLE):
+            if not any(_covers(toleration, key) for toleration in tolerations):
+                tolerations.append(
+                    {
+                        "key": key,
+                        "operator": "Exists",
+                        "effect": "NoExecute",
+                        "tolerationSeconds": self.seconds,
+                    }
+                )
+        new["spec"]["tolerations"] = tolerations
+
+
+def _covers(toleration: Object, key: str) -> bool:
+    return toleration.get("key", "") in (key, "") and toleration.get("effect", "") in ("NoExecute", "")
