@@ -1,4 +1,4 @@
-"""Talk to any Kubernetes API server: verbs, transports, list-watch caches, queue, leases, events.
+"""Talk to any Kubernetes API server: verbs, transports, list-watch caches, leader election, events.
 
 The door of the room; see docs/client.md for a tour.
 """
@@ -31,6 +31,8 @@ from dray.client.errors import (
 )
 from dray.client.informer import Handler, Informer, key_of
 from dray.client.kubeconfig import Endpoint, load_endpoint, load_in_cluster, load_kubeconfig
+from dray.client.leading import LeaderElection
+from dray.client.recording import EventRecorder
 from dray.client.resources import Resource
 from dray.client.transport import HttpTransport, Request, Response, Transport
 
@@ -46,6 +48,7 @@ __all__ = [
     "ClientError",
     "Conflict",
     "Endpoint",
+    "EventRecorder",
     "Forbidden",
     "Gone",
     "Handler",
@@ -53,6 +56,7 @@ __all__ = [
     "Informer",
     "Invalid",
     "KubeconfigError",
+    "LeaderElection",
     "ListOf",
     "NotFound",
     "Object",

@@ -1,0 +1,181 @@
+"""One leader among equals, by a Lease that is renewed.
+
+A candidate takes the Lease when nobody holds it or when its holder has not renewed
+it for the lease's duration *as seen by the candidate's own clock*: wall clocks of
+machines differ, so only "I have seen no change for so long" counts, never the time
+written in the Lease. Every write carries the resourceVersion, so two candidates
+cannot both succeed.
+
+A leader that cannot renew within `renew_deadline` stops leading before others may
+take over. Leading is an optimisation, not a lock: what leaders write must be safe
+even when two of them overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from dray.api.meta import ObjectMeta
+from dray.client.api import Client, Object
+from dray.client.errors import AlreadyExists, ClientError, Conflict, NotFound
+from dray.client.resources import LEASES
+
+log = logging.getLogger("dray.client")
+
+
+class LeaseSpec(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+    """Who holds the lease, and since when."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(msgspec.Struct, rename="camel", frozen=True):
+    """coordination.k8s.io Lease."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: LeaseSpec = LeaseSpec()
+
+
+@dataclass(slots=True)
+class LeaderElection:
+    """Runs a function while this process holds the lease."""
+
+    client: Client
+    name: str
+    identity: str  # unique per process
+    namespace: str = "kube-system"
+    lease_duration: float = 15.0
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    is_leading: bool = False
+
+    async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
+        """Wait to be elected, then run `lead`; returns when leading ends (lost, or `lead` returned).
+
+        A lost lease cancels `lead`; the caller decides whether to run again or to exit.
+        """
+        held = await self._acquire()
+        self.is_leading = True
+        log.info("leading as %s", self.identity)
+        work = asyncio.ensure_future(lead())
+        renewing = asyncio.create_task(self._renew(held))
+        try:
+            await asyncio.wait({work, renewing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.is_leading = False
+            renewing.cancel()
+            if not work.done():
+                work.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(work, return_exceptions=False)
+            if renewing.done() and not renewing.cancelled() and renewing.exception() is None:
+                log.warning("the lease %s was lost", self.name)
+            else:
+                await self._release()
+
+    async def _acquire(self) -> Lease:
+        loop = asyncio.get_running_loop()
+        last_seen: Lease | None = None
+        unchanged_since = loop.time()
+        while True:
+            try:
+                lease = await self.client.get(LEASES, self.name, self.namespace, view=Lease)
+                if (
+                    last_seen is None
+                    or lease.metadata.resource_version != last_seen.metadata.resource_version
+                ):
+                    last_seen, unchanged_since = lease, loop.time()
+                holder = lease.spec.holder_identity
+                duration = lease.spec.lease_duration_seconds or self.lease_duration
+                if not holder or holder == self.identity or loop.time() - unchanged_since >= duration:
+                    return await self._write(lease)
+            except NotFound:
+                with contextlib.suppress(AlreadyExists):
+                    return await self._create()
+                continue
+            except (Conflict, ClientError) as error:
+                log.debug("lease %s: %s", self.name, error)
+            await asyncio.sleep(self.retry_period)
+
+    async def _renew(self, lease: Lease) -> None:
+        """Keep the lease; returns when it is lost."""
+        loop = asyncio.get_running_loop()
+        renewed = loop.time()
+        while True:
+            await asyncio.sleep(self.retry_period)
+            try:
+                lease = await self._write(lease)
+                renewed = loop.time()
+            except Conflict:
+                lease = await self.client.get(LEASES, self.name, self.namespace, view=Lease)
+                if lease.spec.holder_identity != self.identity:
+                    return
+            except ClientError as error:
+                log.debug("renewing lease %s: %s", self.name, error)
+            if loop.time() - renewed >= self.renew_deadline:
+                return
+
+    async def _release(self) -> None:
+        """Let the next candidate start at once."""
+        with contextlib.suppress(ClientError, TimeoutError):
+            async with asyncio.timeout(2.0):
+                lease = await self.client.get(LEASES, self.name, self.namespace, view=Lease)
+                if lease.spec.holder_identity == self.identity:
+                    await self._put(lease, holder="", duration=1)
+
+    async def _create(self) -> Lease:
+        moment = _micro(self.now())
+        body: Object = {
+            "apiVersion": LEASES.api_version,
+            "kind": "Lease",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": {
+                "holderIdentity": self.identity,
+                "leaseDurationSeconds": int(self.lease_duration),
+                "acquireTime": moment,
+                "renewTime": moment,
+                "leaseTransitions": 0,
+            },
+        }
+        return await self.client.create(LEASES, body, self.namespace, view=Lease)
+
+    async def _write(self, lease: Lease) -> Lease:
+        return await self._put(lease, holder=self.identity, duration=int(self.lease_duration))
+
+    async def _put(self, lease: Lease, *, holder: str, duration: int) -> Lease:
+        moment, spec = _micro(self.now()), lease.spec
+        is_new = spec.holder_identity != holder
+        body: Object = {
+            "apiVersion": LEASES.api_version,
+            "kind": "Lease",
+            "metadata": {
+                "name": self.name,
+                "namespace": self.namespace,
+                "resourceVersion": lease.metadata.resource_version,
+            },
+            "spec": {
+                "holderIdentity": holder,
+                "leaseDurationSeconds": duration,
+                "acquireTime": moment if is_new else spec.acquire_time,
+                "renewTime": moment,
+                "leaseTransitions": (spec.lease_transitions or 0) + (1 if is_new and holder else 0),
+            },
+        }
+        return await self.client.update(LEASES, self.name, body, self.namespace, view=Lease)
+
+
+def _micro(moment: datetime) -> str:
+    """Spell a moment with six decimals, as Leases demand."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
