@@ -18,6 +18,7 @@ from dray.api.features import Features
 from dray.api.kinds import Kind
 from dray.api.validation import FieldError, SelectorChecker, ValidationContext
 from dray.server import reviews
+from dray.server.admission import AdmissionChain
 from dray.server.authn import Authenticator
 from dray.server.authz import Authorizer
 from dray.server.bodies import parse_body
@@ -35,11 +36,21 @@ from dray.server.requests import Response, json_response
 from dray.server.retention import keep_history_bounded
 from dray.server.server import ApiServer, Handle
 from dray.server.shapes import Shapes
-from dray.server.store import Store
+from dray.server.store import Event, Store
 from dray.server.subresources import Subresources
 from dray.server.tokens import TokenIssuer, TokenVerifier, User
 from dray.server.versions import Versions
 from dray.server.writing import Writer
+
+# Written often, and nobody's books depend on them.
+_UNOBSERVED = frozenset(
+    {
+        ("coordination.k8s.io", "leases"),
+        ("core", "events"),
+        ("core", "nodes"),
+        ("resource.k8s.io", "resourceslices"),
+    }
+)
 
 log = logging.getLogger("dray.server")
 
@@ -92,7 +103,8 @@ class Cluster:
             verifier = TokenVerifier([settings.token_key.public_key()], objects)
         authenticator = Authenticator(world.now, settings.static_tokens, verifier, settings.anonymous)
         authorizer = Authorizer(objects, allow_everything=settings.allow_everything)
-        admission = _NoAdmission()
+        admission = AdmissionChain.standard(objects, authorizer, settings.disabled_admission, world.now)
+        self._follow_writes(authorizer, admission)
         writer = Writer(
             objects, admission, _NoRules(), _NoOwners(), self._context, world, _no_custom_validation
         )
@@ -120,6 +132,24 @@ class Cluster:
             [_health, discovery.respond],
             _reviews(authenticator, authorizer, world, subresources),
         )
+
+    def _follow_writes(self, authorizer: Authorizer, admission: AdmissionChain) -> None:
+        """Keep the books of authorisation and admission in step with the store."""
+
+        def observe(event: Event) -> None:
+            _, group, resource, *_ = event.key.split("/", 3)
+            if (group, resource) in _UNOBSERVED:
+                return
+            group = "" if group == "core" else group
+            kind = self.catalogue.stored(group, resource)
+            if kind is None:
+                return
+            old = None if event.previous is None else self.objects.decoded_past(kind, event.previous)
+            new = None if event.record is None else self.objects.decoded(kind, event.record)
+            authorizer.observe(group, resource, old, new)
+            admission.observe(group, resource, old, new)
+
+        self.store.observe(observe)
 
     def _context(self, call: Call) -> ValidationContext:
         settings = self.settings
@@ -169,17 +199,6 @@ def _reviews(
         (authorization, "SelfSubjectRulesReview"): rules,
         ("", "Binding"): bind,
     }
-
-
-class _NoAdmission:
-    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
-        pass
-
-    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
-        pass
-
-    def validate_delete(self, call: Call, old: Object) -> None:
-        pass
 
 
 class _NoRules:

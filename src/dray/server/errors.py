@@ -121,7 +121,8 @@ def invalid(group: str, kind: str, name: str, problems: Sequence[FieldProblem]) 
     # Equal errors are told once in the message, as upstream's aggregate does.
     texts = list(dict.fromkeys(problem.message() for problem in problems))
     summary = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
-    causes = [problem.cause() for problem in problems]
+    # Paths are a kind of text of their own in validation; an encoder wants plain text.
+    causes = [{name: str(text) for name, text in problem.cause().items()} for problem in problems]
     target = f"{kind}.{group}" if group else kind
     return ApiError(
         422,

@@ -154,7 +154,7 @@ class Handlers:
         route = call.route
         schema = self.versions.schema(route.kind, route.version)
         obj = self.read(call, schema, body, validation)
-        return self.versions.incoming(route.kind, obj, route.version, self.world.timestamp())
+        return self.versions.incoming(route.kind, obj, route.version, self.world.now())
 
     def read(self, call: Call, schema: Type | None, body: Any, validation: str) -> Object:
         """Return a body in the version of the request."""

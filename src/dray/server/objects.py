@@ -109,11 +109,16 @@ class Objects:
         if cached is not None and cached[0] == record.revision:
             return cached[1]
         obj = decode_stored(self._schema_of(kind), record.value)
-        if len(record.value) <= CACHED_BYTES_EACH:
+        self._remember(record.key, record.revision, len(record.value), obj)
+        return obj
+
+    def _remember(self, key: str, revision: int, size: int, obj: Object) -> None:
+        if size <= CACHED_BYTES_EACH:
             if len(self._cache) >= CACHED_OBJECTS:
                 self._cache.pop(next(iter(self._cache)))
-            self._cache[record.key] = (record.revision, obj)
-        return obj
+            self._cache[key] = (revision, obj)
+        else:
+            self._cache.pop(key, None)
 
     def decoded_past(self, kind: Kind, record: Record) -> Object:
         """Return the object of a record that may be history; does not disturb the cache."""
@@ -142,7 +147,9 @@ class Objects:
             for name, part in obj.items():
                 if name not in stored:
                     stored[name] = part
-            return encode(stored)
+            encoded = encode(stored)
+            self._remember(key, revision, len(encoded), stored)
+            return encoded
 
         record = await self.store.put(key, value, expected)
         return stored, record

@@ -104,7 +104,7 @@ class Patcher:
         if found and options.field_validation == "Strict":
             raise _refused(patch, "strict decoding error: " + ", ".join(found))
         report_complaints(call, found, options.field_validation)
-        return versions.incoming(kind, obj, version, self._handlers.world.timestamp())
+        return versions.incoming(kind, obj, version, self._handlers.world.now())
 
     def apply_to(self, obj: Object, media_type: str, patch: Any, group: str, kind: str) -> Object:
         """Return what a patch makes of a small object that is not stored itself, such as a Scale."""

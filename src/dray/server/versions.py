@@ -7,9 +7,11 @@ Raw parts leave as compact JSON, whatever blanks they came with.
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import cache
 
 from dray.api.codec import compact_raw
+from dray.api.defaults import apply_defaults
 from dray.api.kinds import Kind
 from dray.api.reading import zero_of
 from dray.api.schema import SchemaError, Type, schema_of
@@ -71,8 +73,10 @@ class Versions:
         """Return a stored object as a version shows it."""
         return compact_raw(obj)  # type: ignore[no-any-return]
 
-    def incoming(self, kind: Kind, obj: Object, version: str, now: str) -> Object:
+    def incoming(self, kind: Kind, obj: Object, version: str, now: datetime) -> Object:
         """Return a client's object (which it may change) as it is stored."""
+        if self.schema(kind, version) is not None:
+            apply_defaults(kind.group, version, kind.kind, obj, now)
         return obj
 
     def read_custom(self, call: Call, body: object, validation: str) -> Object:

@@ -214,6 +214,7 @@ class Writer:
         if wanted == 0:
             if not allows_unconditional_update(kind_key(kind.group, kind.kind), call.route.version):
                 raise errors.invalid(kind.group, kind.plural, call.route.name, [missing_resource_version()])
+            new["metadata"]["resourceVersion"] = str(current)
         elif wanted != current:
             raise errors.conflict(kind.group, kind.plural, call.route.name, errors.MODIFIED)
 

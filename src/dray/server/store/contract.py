@@ -106,6 +106,9 @@ class Page(NamedTuple):
     remaining: int  # records after this page
 
 
+Observer = Callable[[Event], None]
+
+
 class Watch(Protocol):
     """A subscription to the changes below a prefix."""
 
@@ -153,6 +156,9 @@ class Store(Protocol):
 
     async def compact(self, revision: int) -> None:
         """Forget how the state at `revision` came about."""
+
+    def observe(self, observer: Observer) -> None:
+        """Call a function for every event as it becomes visible, before the write is acknowledged."""
 
     def history(self) -> tuple[int, int]:
         """Return how many events are remembered, and about how many bytes they hold."""

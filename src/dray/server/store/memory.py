@@ -22,6 +22,7 @@ from dray.server.store.contract import (
     Compacted,
     Event,
     FutureRevision,
+    Observer,
     Page,
     Record,
     StoreUnavailable,
@@ -103,6 +104,7 @@ class MemoryStore:
         self._revision = 1
         self._compacted = 1
         self._watches_by_prefix: dict[str, set[BufferedWatch]] = {}
+        self._observers: list[Observer] = []
         self._closed = False
 
     @property
@@ -177,6 +179,10 @@ class MemoryStore:
         """Forget how the state at `revision` came about."""
         self._trim(revision)
 
+    def observe(self, observer: Observer) -> None:
+        """Call a function for every event as it becomes visible."""
+        self._observers.append(observer)
+
     def history(self) -> tuple[int, int]:
         """Return how many events are remembered, and about how many bytes they hold."""
         return len(self._events), self._history_bytes
@@ -203,6 +209,8 @@ class MemoryStore:
             self._revision = event.revision
             self._events.append(event)
             self._history_bytes += len(event.record.value) if event.record else 0
+            for observer in self._observers:
+                observer(event)
             for prefix, watches in self._watches_by_prefix.items():
                 if event.key.startswith(prefix):
                     for watch in tuple(watches):
