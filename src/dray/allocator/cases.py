@@ -15,7 +15,7 @@ import msgspec
 from dray.allocator.answers import DeviceId
 from dray.allocator.world import World
 from dray.api.core import Node
-from dray.api.features import Features
+from dray.api.features import KNOWN_GATES, Features
 from dray.api.meta import ObjectMeta, View
 from dray.api.quantity import parse_quantity
 from dray.api.resource import DeviceClass, DeviceTaintRule, QuantityValue, ResourceClaim, ResourceSlice
@@ -65,7 +65,12 @@ class Case(View, frozen=True):
 
 
 def read_case(data: Mapping[str, Any]) -> Case:
-    """Read a case from plain data. Raises CaseError."""
+    """Read a case from plain data. Raises CaseError.
+
+    No `features` at all means the defaults; null or [] means that no optional gate is on.
+    """
+    if data.get("features", ()) is None:
+        data = {**data, "features": []}
     try:
         return msgspec.convert(data, Case)
     except msgspec.ValidationError as error:
@@ -73,14 +78,19 @@ def read_case(data: Mapping[str, Any]) -> Case:
 
 
 def features_of(names: list[str] | None) -> Features:
-    """Read gates; `A+B` switches both on. None or [] means: no optional gate is on."""
-    return Features(gate for name in names or [] for gate in name.split("+"))
+    """Read gates; `A+B` switches both on; None means the defaults of v1.37. Raises CaseError."""
+    if names is None:
+        return Features.default()
+    gates = [gate for name in names for gate in name.split("+")]
+    unknown = [gate for gate in gates if gate not in KNOWN_GATES]
+    if unknown:
+        raise CaseError(f"unknown feature gate {unknown[0]!r}; known: {', '.join(sorted(KNOWN_GATES))}")
+    return Features(gates)
 
 
 def build_world(case: Case, *, new_share_id: Callable[[], str] | None = None) -> World:
     """Build the world of a case; without `features` the defaults of v1.37 are on. Raises CaseError."""
-    features = Features.default() if case.features is None else features_of(case.features)
-    world = World(features, new_share_id=new_share_id)
+    world = World(features_of(case.features), new_share_id=new_share_id)
     if isinstance(case.slices, str):
         raise CaseError(f'slices must be a list or "same", not {case.slices!r}')
     add_slices(world, case)

@@ -24,6 +24,7 @@ Invariant: a view never changes but for its ledger part; new slices make new vie
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,6 +35,9 @@ from dray.allocator.ledger import Amounts, DeviceUse, PoolId
 from dray.allocator.nodes import node_matches
 from dray.api.core import Node
 from dray.api.resource import DeviceAttribute
+
+if TYPE_CHECKING:
+    from dray.allocator.parts import PoolPart
 
 CounterSets = dict[str, dict[str, int]]  # counter set -> counter -> nanos
 Groups = frozenset[str] | None  # None: no device placed yet; empty: only devices without groups
@@ -111,7 +115,7 @@ class PoolView:
         self._ledger_key: Hashable = None
         self._available: tuple[CounterSets, dict[str, Groups]] | None = None
         self._columns: dict[str, int] = {}
-        self.parts: dict[int, object] = {}  # number of a query -> what the pool means to it
+        self.parts: dict[int, PoolPart] = {}  # number of a query -> what the pool means to it
         uses = record.uses()
         if uses:
             for name, use in uses.items():

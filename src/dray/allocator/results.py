@@ -23,6 +23,7 @@ from dray.api.resource import (
     DeviceAllocationConfiguration,
     DeviceAllocationResult,
     DeviceRequestAllocationResult,
+    QuantityValue,
 )
 
 
@@ -57,7 +58,7 @@ def _result(
     device, resource_slice = facts.device, facts.resource_slice
     gates = question.gates
     is_share = gates.shares and facts.is_shared
-    consumed = None
+    consumed: dict[str, QuantityValue] | None = None
     if is_share and pick.need is not None and pick.need.amounts:
         consumed = {name: str(amount) for name, amount in pick.need.amounts.items()}
     return DeviceRequestAllocationResult(

@@ -130,6 +130,9 @@ class World:
 
     def set_class(self, device_class: DeviceClass) -> None:
         """Add or replace a DeviceClass."""
+        old = self._classes.get(device_class.metadata.name)
+        if old is not None and old.spec == device_class.spec:
+            return
         self._classes[device_class.metadata.name] = device_class
         self._questions.clear()
 
@@ -176,6 +179,11 @@ class World:
         """Forget a Node."""
         self._nodes.pop(name, None)
         self._views.pop(name, None)
+
+    @property
+    def classes(self) -> Mapping[str, DeviceClass]:
+        """Return the known classes by name."""
+        return self._classes
 
     @property
     def nodes(self) -> Mapping[str, Node]:

@@ -1,0 +1,316 @@
+"""`dray plan`: allocate claims to devices without a cluster.
+
+Cases come as JSON lines or as YAML documents, one world and one question each; answers
+leave as JSON lines in the same order, or as text for people with `--explain`. One process
+answers many cases and keeps its inventory where a case says `slices: same`, so a stream
+of questions against 5,000 nodes pays for loading them once.
+
+A case that cannot be read is answered with an `error` and a message on stderr; the others
+go on, and the exit code is 2 at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+import yaml
+
+from dray.allocator import AllocationError, Plan, Policy, Unsatisfied, World, policy_named
+from dray.allocator.cases import Case, CaseError, add_rest, add_slices, features_of, read_case
+from dray.api.resource import ResourceClaim, ResourceSlice
+
+EXAMPLE = """\
+input, one case per line (or YAML document):
+  {"name": "one gpu", "node": "n1",
+   "classes": [{"metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": "device.driver == 'x'"}}]}}],
+   "slices": [...ResourceSlices...], "claims": [...ResourceClaims...]}
+optional: features (default: those of v1.37), nodes instead of node, first, policy (first-fit, pack, spread, frag),
+  taintRules, allocatedDevices, allocatedSharedDevices, aggregatedCapacity, allocatedClaims;
+  "slices": "same" keeps the hardware, classes and nodes of the case before.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLE
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("files", nargs="*", metavar="FILE", help="cases; - or nothing means standard input")
+    parser.add_argument("--explain", action="store_true", help="print for people instead of JSON lines")
+    parser.add_argument(
+        "--no-reasons", action="store_true", help="leave the reasons of refusals out (faster for many nodes)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer all cases; 0 when every case could be read."""
+    bench = Bench()
+    exit_code = 0
+    for place, document in _documents(args.files or ["-"]):
+        if isinstance(document, CaseError):
+            answer = Answer(error=str(document))
+        else:
+            answer = bench.answer(document, with_reasons=args.explain or not args.no_reasons)
+        if answer.error is not None:
+            exit_code = 2
+            sys.stderr.write(f"dray plan: {place}: {answer.error}\n")
+        if args.explain:
+            sys.stdout.write(answer.for_people())
+        else:
+            sys.stdout.write(msgspec.json.encode(answer.fields()).decode() + "\n")
+        sys.stdout.flush()
+    return exit_code
+
+
+# --- reading ------------------------------------------------------------------
+
+
+def _documents(files: Iterable[str]) -> Iterator[tuple[str, dict[str, Any] | CaseError]]:
+    """Yield every case with the place it came from, unreadable ones as errors."""
+    for name in files:
+        if name == "-":
+            yield from _read(sys.stdin, "standard input")
+            continue
+        try:
+            with Path(name).open(encoding="utf-8") as stream:
+                yield from _read(stream, name)
+        except (OSError, UnicodeDecodeError) as error:
+            yield name, CaseError(f"cannot read: {error}")
+
+
+def _read(stream: TextIO, name: str) -> Iterator[tuple[str, dict[str, Any] | CaseError]]:
+    """Read JSON lines as they come, anything else as YAML documents."""
+    for number, line in enumerate(stream, start=1):
+        if not line.strip():
+            continue
+        if not line.lstrip().startswith("{"):
+            yield from _read_yaml(line + "".join(stream), name)
+            return
+        place = f"{name}, line {number}"
+        try:
+            yield place, _mapping(msgspec.json.decode(line))
+        except msgspec.DecodeError as error:
+            if not line.rstrip().endswith("}"):
+                rest = list(stream)
+                if not any(other.startswith("{") for other in rest):
+                    # One JSON object over many lines: YAML reads that as well.
+                    yield from _read_yaml(line + "".join(rest), name)
+                    return
+                yield place, CaseError(f"not JSON: {error}")
+                yield from _read_lines(rest, name, number + 1)
+                return
+            yield place, CaseError(f"not JSON: {error}")
+
+
+def _read_lines(
+    lines: Iterable[str], name: str, first: int
+) -> Iterator[tuple[str, dict[str, Any] | CaseError]]:
+    for number, line in enumerate(lines, start=first):
+        if line.strip():
+            try:
+                yield f"{name}, line {number}", _mapping(msgspec.json.decode(line))
+            except msgspec.DecodeError as error:
+                yield f"{name}, line {number}", CaseError(f"not JSON: {error}")
+
+
+def _read_yaml(text: str, name: str) -> Iterator[tuple[str, dict[str, Any] | CaseError]]:
+    try:
+        for number, document in enumerate(yaml.safe_load_all(text), start=1):
+            if document is not None:
+                yield f"{name}, document {number}", _mapping(document)
+    except yaml.YAMLError as error:
+        yield name, CaseError(f"neither JSON lines nor YAML: {' '.join(str(error).split())}")
+
+
+def _mapping(document: object) -> dict[str, Any] | CaseError:
+    if isinstance(document, dict):
+        return document
+    return CaseError(f"a case is an object with claims, slices and a node, not {type(document).__name__}")
+
+
+# --- answering ----------------------------------------------------------------
+
+
+@dataclass
+class NodeAnswer:
+    """The answer for one node."""
+
+    node: str
+    results: list[dict[str, Any]] | None = None  # None: does not fit
+    error: str | None = None
+    reasons: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)  # the reasons for people
+
+
+@dataclass
+class Answer:
+    """The answer for one case."""
+
+    name: str = ""
+    nodes: list[NodeAnswer] = field(default_factory=list)
+    steps: int = 0
+    ms: float = 0.0
+    error: str | None = None  # the case could not be read
+
+    def fields(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        fields: dict[str, Any] = {
+            "name": self.name,
+            "nodes": [
+                {"node": n.node, "results": n.results, "error": n.error, "reasons": n.reasons}
+                for n in self.nodes
+            ],
+            "steps": self.steps,
+            "ms": round(self.ms, 4),
+        }
+        if self.error is not None:
+            fields["error"] = self.error
+        return fields
+
+    def for_people(self) -> str:
+        """Return the form for people."""
+        lines = [f"# {self.name or 'unnamed case'} ({self.steps} steps, {self.ms:.2f} ms)"]
+        if self.error is not None:
+            lines.append(f"  cannot be read: {self.error}")
+        for node in self.nodes:
+            if node.results is None and node.error:
+                lines.append(f"  {node.node}: error: {node.error}")
+            elif node.results is None:
+                lines.append(f"  {node.node}: does not fit")
+            else:
+                lines.append(f"  {node.node}: fits")
+                lines += [f"    {line}" for result in node.results for line in _allocation_lines(result)]
+            lines += [f"    {line}" for line in node.lines]
+        return "\n".join(lines) + "\n"
+
+
+def _allocation_lines(allocation: dict[str, Any]) -> Iterator[str]:
+    for result in allocation.get("devices", {}).get("results", []):
+        extra = ""
+        if result.get("consumedCapacity"):
+            amounts = ", ".join(f"{name} {value}" for name, value in result["consumedCapacity"].items())
+            extra += f" taking {amounts}"
+        if result.get("adminAccess"):
+            extra += " (admin access)"
+        yield f"{result['request']}: {result['driver']}/{result['pool']}/{result['device']}{extra}"
+
+
+class Bench:
+    """Answers cases one after the other, keeping the hardware where asked to."""
+
+    def __init__(self) -> None:
+        self._world: World | None = None
+        self._slices: list[ResourceSlice] = []
+        self._features: list[str] | None = None
+        self._release: Callable[[], None] = lambda: None
+
+    def answer(self, document: dict[str, Any], *, with_reasons: bool) -> Answer:
+        """Answer one case; what is wrong with it goes into the answer."""
+        name = str(document.get("name", ""))
+        try:
+            case = read_case(document)
+            policy = policy_named(case.policy) if case.policy else None
+            world = self._prepare(case, keeps_features="features" not in document)
+        except ValueError as error:
+            return Answer(name, error=str(error))
+        nodes = [node.metadata.name for node in case.all_nodes()] or list(world.nodes)
+        if not nodes:
+            return Answer(name, error="the case names no node; give `node` or `nodes`")
+        return _ask(
+            Answer(name), world, case.claims or [], nodes, case.first, policy, with_reasons=with_reasons
+        )
+
+    def _prepare(self, case: Case, *, keeps_features: bool) -> World:
+        if case.slices == "same":
+            if self._world is None:
+                raise CaseError('slices are "same", but no case before this one could be read')
+            if not keeps_features and features_of(case.features) != self._world.features:
+                same = msgspec.structs.replace(case, slices=self._slices)
+                return self._load(same, list(self._world.classes.values()))
+            self._release()
+            self._release = add_rest(self._world, case)
+            return self._world
+        return self._load(case, [])
+
+    def _load(self, case: Case, classes: list[Any]) -> World:
+        world = World(features_of(case.features), new_share_id=lambda: str(uuid.uuid4()))
+        if isinstance(case.slices, str):
+            raise CaseError(f'slices must be a list of ResourceSlices or "same", not {case.slices!r}')
+        for device_class in classes:
+            world.set_class(device_class)
+        add_slices(world, case)
+        self._release = add_rest(world, case)
+        self._world, self._slices, self._features = world, case.slices or [], case.features
+        return world
+
+
+def _ask(
+    answer: Answer,
+    world: World,
+    claims: list[ResourceClaim],
+    nodes: list[str],
+    first: int | None,
+    policy: Policy | None,
+    *,
+    with_reasons: bool,
+) -> Answer:
+    started = time.perf_counter()
+    answers: list[tuple[str, Plan | Unsatisfied | AllocationError]] = []
+    n_plans = 0
+    for node in nodes:
+        if first is not None and n_plans >= first and policy is None:
+            break
+        found: Plan | Unsatisfied | AllocationError
+        try:
+            found = world.plan(node, claims)
+        except AllocationError as error:
+            found = error
+        else:
+            answer.steps += found.steps
+            n_plans += isinstance(found, Plan)
+        answers.append((node, found))
+    if policy is not None:
+        best = world.plan_nodes(claims, [n for n, a in answers if isinstance(a, Plan)], policy=policy)
+        chosen = best.plans if first is None else best.plans[:first]
+        answers = [(p.node, p) for p in chosen] + [(n, a) for n, a in answers if not isinstance(a, Plan)]
+    for _, found in answers:
+        if isinstance(found, Plan):
+            found.allocations  # noqa: B018  # the plan builds them when they are read
+    answer.ms = (time.perf_counter() - started) * 1000
+    answer.nodes = [_node_answer(node, found, with_reasons=with_reasons) for node, found in answers]
+    return answer
+
+
+def _node_answer(node: str, found: Plan | Unsatisfied | AllocationError, *, with_reasons: bool) -> NodeAnswer:
+    if isinstance(found, AllocationError):
+        return NodeAnswer(node, error=str(found))
+    if isinstance(found, Plan):
+        # No claims, nothing allocated: null, as the reference vectors have it.
+        return NodeAnswer(node, [msgspec.to_builtins(allocation) for allocation in found.allocations] or None)
+    answer = NodeAnswer(node, error=found.error)
+    if found.gave_up:
+        answer.error = found.summary
+    if with_reasons:
+        for reasons in found.reasons:
+            answer.reasons.append(
+                {
+                    "claim": reasons.claim,
+                    "request": reasons.request,
+                    "wanted": reasons.wanted,
+                    "devices": reasons.devices,
+                    "usable": reasons.usable,
+                    "because": [
+                        {"cause": r.cause, "detail": r.detail, "devices": r.devices} for r in reasons.reasons
+                    ],
+                    "hint": reasons.relaxation,
+                }
+            )
+            answer.lines.append(str(reasons))
+    return answer
