@@ -28,7 +28,7 @@ from dray.api.validation.fields import (
 from dray.api.validation.formats import interface_address, label_key
 from dray.api.validation.metadata import metadata_of, validate_changed_metadata
 from dray.api.validation.names import validate_driver_name, validate_label, validate_pool_name
-from dray.api.validation.raw_json import raw_bytes, validate_raw_object
+from dray.api.validation.raw_objects import validate_raw_object
 from dray.api.validation.resource_rules import RESOURCE_CLAIM
 from dray.api.validation.selectors import validate_conditions, validate_node_selector
 
@@ -199,7 +199,7 @@ def _validate_device(device: Json, path: Path, allocated: set[SharedDevice]) -> 
     if len(conditions) > DEVICE_CONDITIONS_MAX:
         errors.append(too_many(path.child("conditions"), len(conditions), DEVICE_CONDITIONS_MAX))
     errors += validate_conditions(conditions, path.child("conditions"))
-    if raw_bytes(device.get("data")):
+    if device.get("data") is not None:
         errors += validate_raw_object(device["data"], path.child("data"), limit=DATA_MAX_BYTES)
     return errors + _validate_addresses(device.get("networkData") or {}, path.child("networkData", "ips"))
 

@@ -39,7 +39,7 @@ from dray.api.validation.metadata import (
     validate_template_metadata,
 )
 from dray.api.validation.names import validate_label, validate_subdomain
-from dray.api.validation.raw_json import validate_raw_object
+from dray.api.validation.raw_objects import validate_raw_object
 from dray.api.validation.resource_rules import (
     ALLOCATION_MODES,
     DEVICE_CLASS,

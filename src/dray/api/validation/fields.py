@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from dray.api.raw_json import RawJson
+
 
 class ErrorType(StrEnum):
     """The kinds of field errors; the value is the `reason` of a cause."""
@@ -111,7 +113,11 @@ def render(value: Any) -> str:
     """Print an offending value: texts in quotes, all else as compact JSON."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, RawJson) else str(value)
 
 
 def invalid(path: str, value: Any, detail: str) -> FieldError:
