@@ -6,8 +6,8 @@ Two files in one directory that define the same device make it unusable: neither
 more right than the other.
 
 Files come and go with claims, so the directories are read again before each use.
-Only names and inodes are compared, and only files that changed are parsed: with a
-thousand claims on a node this takes a millisecond.
+Only files that changed are parsed; with a thousand claims on a node a look takes two
+milliseconds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SUFFIXES = (".json", ".yaml", ".yml")
 class _File:
     """One spec file as last read; without a spec when it is not usable."""
 
-    inode: int
+    identity: tuple[int, int, int]  # inode, time, size
     spec: CdiSpec | None
     problem: str = ""
 
@@ -117,17 +117,16 @@ class CdiRegistry:
         for folder in self._folders:
             try:
                 with os.scandir(folder.path) as entries:
-                    names = {entry.name: entry.inode() for entry in entries if entry.name.endswith(_SUFFIXES)}
+                    names = dict(_specs_in(entries))
             except (FileNotFoundError, NotADirectoryError):
                 names = {}
             for gone in [name for name in folder.files if name not in names]:
                 self._drop(folder, gone)
-            for name, inode in names.items():
+            for name, identity in names.items():
                 known = folder.files.get(name)
-                # Writers replace specs by rename, hence a new inode; edits in place keep it and are not noticed.
-                if not name.startswith(".") and (known is None or known.inode != inode):
+                if known is None or known.identity != identity:
                     self._drop(folder, name)
-                    self._take(folder, name, inode)
+                    self._take(folder, name, identity)
 
     @staticmethod
     def _drop(folder: _Folder, name: str) -> None:
@@ -143,17 +142,27 @@ class CdiRegistry:
                 del folder.specs_by_device[key]
 
     @staticmethod
-    def _take(folder: _Folder, name: str, inode: int) -> None:
+    def _take(folder: _Folder, name: str, identity: tuple[int, int, int]) -> None:
         try:
             spec = read_spec(folder.path / name)
         except FileNotFoundError:
             return
         except CdiError as error:
-            folder.files[name] = _File(inode, None, str(error))
+            folder.files[name] = _File(identity, None, str(error))
             return
-        folder.files[name] = _File(inode, spec)
+        folder.files[name] = _File(identity, spec)
         for device in spec.devices:
             folder.specs_by_device.setdefault(f"{spec.kind}={device.name}", []).append(spec)
+
+
+def _specs_in(entries: Iterable[os.DirEntry[str]]) -> Iterable[tuple[str, tuple[int, int, int]]]:
+    for entry in entries:
+        if entry.name.endswith(_SUFFIXES) and not entry.name.startswith("."):
+            try:
+                found = entry.stat()
+            except FileNotFoundError:
+                continue
+            yield entry.name, (found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 def read_spec(path: Path) -> CdiSpec:
@@ -280,8 +289,5 @@ def _add_mount(spec: dict[str, Any], mount: Mount) -> None:
 
 
 def _oci_hook(hook: Hook) -> dict[str, Any]:
-    entry: dict[str, Any] = {"path": hook.path}
-    for key, value in (("args", hook.args), ("env", hook.env), ("timeout", hook.timeout)):
-        if value:
-            entry[key] = value
-    return entry
+    optional = {"args": hook.args, "env": hook.env, "timeout": hook.timeout}
+    return {"path": hook.path, **{key: value for key, value in optional.items() if value}}

@@ -1,0 +1,70 @@
+"""The `none` runtime: containers are only states. For scale tests and simulated nodes.
+
+Every container starts at once and runs until it is stopped. The pod annotation
+`dray.dev/runs-for` (seconds) makes it end by itself, with the exit code in
+`dray.dev/exits-with` (0 if absent); so batch jobs can be played.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from dray.node.runtime.contract import ContainerId, ExecResult, FoundContainer, Launch, OnExit, StartError
+
+RUNS_FOR, EXITS_WITH = "dray.dev/runs-for", "dray.dev/exits-with"
+
+
+class NoneRuntime:
+    """Containers that exist in name only."""
+
+    name = "none"
+
+    def __init__(self, on_exit: OnExit) -> None:
+        self._on_exit = on_exit
+        self._running: dict[ContainerId, asyncio.TimerHandle | None] = {}
+
+    async def found(self) -> list[FoundContainer]:
+        """Nothing survives, since nothing was."""
+        return []
+
+    async def start(self, launch: Launch) -> None:
+        """Say that it runs."""
+        annotations = launch.pod.metadata.annotations or {}
+        timer = None
+        if RUNS_FOR in annotations:
+            code = int(annotations.get(EXITS_WITH, "0"))
+            seconds = float(annotations[RUNS_FOR])
+            timer = asyncio.get_running_loop().call_later(seconds, self._end, launch.id, code)
+        self._running[launch.id] = timer
+
+    def _end(self, id: ContainerId, code: int) -> None:
+        if id in self._running:
+            timer = self._running.pop(id)
+            if timer is not None:
+                timer.cancel()
+            self._on_exit(id, code, "")
+
+    async def stop(self, id: ContainerId, grace_seconds: float) -> None:
+        """End it as a well-behaved program would on SIGTERM."""
+        self._end(id, 0)
+
+    async def run_in(self, id: ContainerId, command: Sequence[str], timeout_seconds: float) -> ExecResult:
+        """Succeed: there is nobody to ask."""
+        return ExecResult(0, b"")
+
+    async def open_exec(
+        self, id: ContainerId, command: Sequence[str], *, tty: bool
+    ) -> asyncio.subprocess.Process:
+        """Refuse: there is nothing to enter."""
+        raise StartError("NotSupported", "this node runs containers in name only (runtime none)")
+
+    async def forget(self, pod_uid: str) -> None:
+        """Nothing is left to remove."""
+
+    async def close(self) -> None:
+        """Stop all timers."""
+        for timer in self._running.values():
+            if timer is not None:
+                timer.cancel()
+        self._running.clear()

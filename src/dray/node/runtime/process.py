@@ -1,0 +1,324 @@
+"""The `process` runtime: a container's command as a plain process. **No isolation.**
+
+The command runs with the agent's rights (or `runAsUser`, where the agent is root),
+in a process group of its own, on the host's files and network. It gets the
+container's environment plus that of its CDI devices, so a program finds the devices
+it was given; nothing keeps it from touching others. It is meant for one's own
+machine, tests and demos; use `runc` where the walls matter.
+
+Mounts do not exist here. The variable DRAY_MOUNTS holds a JSON object from container
+path to host path, for volumes and CDI mounts alike; devices nodes are used in place.
+
+Each container has a shim, five lines of sh, that starts the command, waits, and
+writes the exit code to a file. It needs no agent, so containers survive a kill -9
+of the agent, and the next one learns from the files what happened meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dray.api.quantity import parse_quantity
+from dray.node.cdi import merge_env
+from dray.node.logs import LogFile, LogPump
+from dray.node.runtime.contract import ContainerId, ExecResult, FoundContainer, Launch, OnExit, StartError
+
+# $1 is the container's directory. `trap :` (not '') leaves signals working in the command:
+# a handler is reset when a child is started, an ignored signal stays ignored. The group is
+# killed at the end because a container does not outlive its first process.
+SHIM = """
+exec 3<>"$1/stdout" 4<>"$1/stderr"
+echo $$ >"$1/pid"
+trap : TERM INT HUP QUIT USR1 USR2
+[ -z "$2" ] || echo $$ >"$2/cgroup.procs" 2>/dev/null
+dir=$1; shift 2
+"$@" >&3 2>&4 3>&- 4>&- </dev/null
+code=$?
+echo $code >"$dir/exit"
+trap - TERM
+kill -KILL 0
+"""
+_PAUSE = "pause"  # images of this name do nothing, for ever
+_KILLED = 137
+
+
+@dataclass(slots=True)
+class _Running:
+    id: ContainerId
+    folder: Path
+    pid: int
+    started_at: float
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    pumps: list[LogPump] = field(default_factory=list)
+    log: LogFile | None = None
+    env: Sequence[str] = ()
+    cwd: str = "/"
+    pidfd: int = -1
+    was_killed: bool = False
+
+
+class ProcessRuntime:
+    """Containers as processes; see the module's text."""
+
+    name = "process"
+
+    def __init__(self, root: Path, on_exit: OnExit, cgroup: Path | None = None) -> None:
+        self._root = root / "containers"
+        self._on_exit = on_exit
+        self._cgroup = cgroup  # a delegated cgroup v2 directory, if limits shall be kept
+        self._running: dict[ContainerId, _Running] = {}
+
+    # --- starting ---------------------------------------------------------------
+
+    async def start(self, launch: Launch) -> None:
+        """Start the command behind its shim."""
+        command, env, cwd = self._command_line(launch)
+        folder = self._make_folder(launch.id)
+        (folder / "log").write_text(str(launch.log_path))
+        (folder / "env.json").write_text(json.dumps({"env": list(env), "cwd": cwd}))
+        cgroup = self._make_cgroup(launch)
+        user, group = self._credentials(launch, folder)
+        started_at = time.time()
+        try:
+            process = subprocess.Popen(  # noqa: ASYNC220 (a fork takes a millisecond; threads would reorder starts)
+                ["/bin/sh", "-c", SHIM, "shim", str(folder), str(cgroup or ""), *command],
+                env=dict(variable.split("=", 1) for variable in env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                user=user,
+                group=group,
+            )
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise StartError("RunContainerError", f"cannot start {command[0]}: {error.strerror}") from error
+        running = _Running(launch.id, folder, process.pid, started_at, env=env, cwd=cwd)
+        self._watch(running, launch.log_path)
+        # Popen would warn about a child it never waited for; `_ended` waits for it.
+        process.returncode = 0
+
+    def _command_line(self, launch: Launch) -> tuple[list[str], list[str], str]:
+        """Return what to run, in which environment, where."""
+        command = list(launch.command)
+        if not command:
+            if launch.container.image.rpartition("/")[2].startswith(_PAUSE):
+                command = ["sleep", "infinity"]
+            else:
+                raise StartError(
+                    "CreateContainerConfigError",
+                    f"image {launch.container.image!r} is not used by the process runtime, so the container needs a command",
+                )
+        mounts = {mount.container_path: str(mount.host_path) for mount in launch.mounts}
+        mounts |= {mount.container_path: mount.host_path for mount in launch.edits.mounts}
+        base = [f"PATH={os.environ.get('PATH', os.defpath)}", f"HOME={os.environ.get('HOME', '/')}"]
+        env = merge_env([*base, *launch.env, f"DRAY_MOUNTS={json.dumps(mounts)}"], launch.edits.env)
+        path = next(variable[5:] for variable in env if variable.startswith("PATH="))
+        if shutil.which(command[0], path=path) is None:
+            raise StartError(
+                "RunContainerError", f"command {command[0]!r} is not on this machine (PATH={path})"
+            )
+        cwd = mounts.get(launch.container.working_dir) or launch.container.working_dir or "/"
+        if not Path(cwd).is_dir():
+            raise StartError("RunContainerError", f"working directory {cwd} is not on this machine")
+        return command, env, cwd
+
+    def _make_folder(self, id: ContainerId) -> Path:
+        folder = self._folder(id)
+        # A start that was cut short left a folder without a process: begin again.
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        os.mkfifo(folder / "stdout", 0o600)
+        os.mkfifo(folder / "stderr", 0o600)
+        return folder
+
+    def _folder(self, id: ContainerId) -> Path:
+        return self._root / id.pod_uid / id.name / str(id.attempt)
+
+    def _credentials(self, launch: Launch, folder: Path) -> tuple[int | None, int | None]:
+        own, pods = launch.container.security_context, launch.pod.spec.security_context
+        user = next((c.run_as_user for c in (own, pods) if c is not None and c.run_as_user is not None), None)
+        group = next(
+            (c.run_as_group for c in (own, pods) if c is not None and c.run_as_group is not None), None
+        )
+        if user is None or os.geteuid() != 0 or user == 0:
+            return None, None
+        group = group if group is not None else user
+        for path in (folder, folder / "stdout", folder / "stderr"):
+            os.chown(path, user, group)
+        return user, group
+
+    def _make_cgroup(self, launch: Launch) -> Path | None:
+        """Make a cgroup with the container's limits; None where that is not allowed."""
+        if self._cgroup is None:
+            return None
+        folder = self._cgroup / f"pod-{launch.id.pod_uid}" / f"{launch.id.name}-{launch.id.attempt}"
+        limits = launch.container.resources.limits or {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if "memory" in limits:
+                (folder / "memory.max").write_text(str(parse_quantity(limits["memory"]).ceil_value()))
+            if "cpu" in limits:
+                quota = parse_quantity(limits["cpu"]).milli_value() * 100
+                (folder / "cpu.max").write_text(f"{max(quota, 1000)} 100000")
+        except (OSError, ValueError):
+            return None
+        return folder
+
+    # --- watching ---------------------------------------------------------------
+
+    def _watch(self, running: _Running, log_path: Path) -> None:
+        running.log = LogFile(log_path)
+        running.pumps = [LogPump(running.folder / name, name, running.log) for name in ("stdout", "stderr")]
+        running.pidfd = os.pidfd_open(running.pid)
+        self._running[running.id] = running
+        asyncio.get_running_loop().add_reader(running.pidfd, self._ended, running)
+
+    def _ended(self, running: _Running) -> None:
+        asyncio.get_running_loop().remove_reader(running.pidfd)
+        os.close(running.pidfd)
+        with contextlib.suppress(ChildProcessError):  # adopted from a previous agent: not our child
+            os.waitpid(running.pid, os.WNOHANG)
+        for pump in running.pumps:
+            pump.finish()
+        if running.log is not None:
+            running.log.close()
+        code = _read_exit(running.folder)
+        if code is None:
+            # The shim itself was killed: by us, or by somebody who knows no mercy.
+            code = _KILLED
+            (running.folder / "exit").write_text(str(code))
+        self._running.pop(running.id, None)
+        running.over.set()
+        self._on_exit(running.id, code, "")
+
+    async def found(self) -> list[FoundContainer]:
+        """Adopt what previous agents left: living processes are watched again."""
+        found = []
+        for folder in sorted(self._root.glob("*/*/*")):
+            found_id = ContainerId(folder.parts[-3], folder.parts[-2], int(folder.name))
+            container = self._adopt(found_id, folder)
+            if container is not None:
+                found.append(container)
+        return found
+
+    def _adopt(self, id: ContainerId, folder: Path) -> FoundContainer | None:
+        try:
+            started_at = (folder / "pid").stat().st_mtime
+            pid = int((folder / "pid").read_text())
+        except (OSError, ValueError):
+            return None  # never came to life
+        code = _read_exit(folder)
+        if code is None and _is_shim(pid, folder):
+            stored = json.loads((folder / "env.json").read_text())
+            running = _Running(id, folder, pid, started_at, env=stored["env"], cwd=stored["cwd"])
+            self._watch(running, Path((folder / "log").read_text()))
+            return FoundContainer(id, started_at, None)
+        if code is None:
+            code = _read_exit(folder)  # it may have ended between the two looks
+        if code is None:
+            code = _KILLED
+            (folder / "exit").write_text(str(code))
+        return FoundContainer(id, started_at, code, (folder / "exit").stat().st_mtime)
+
+    # --- stopping ---------------------------------------------------------------
+
+    async def stop(self, id: ContainerId, grace_seconds: float) -> None:
+        """SIGTERM to the whole group, SIGKILL after the grace."""
+        running = self._running.get(id)
+        if running is None:
+            return
+        if grace_seconds > 0:
+            await self._signal(running, signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(running.over.wait(), grace_seconds)
+                return
+        running.was_killed = True
+        await self._signal(running, signal.SIGKILL)
+        await running.over.wait()
+
+    async def _signal(self, running: _Running, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, number)
+
+    # --- the rest ---------------------------------------------------------------
+
+    async def run_in(self, id: ContainerId, command: Sequence[str], timeout_seconds: float) -> ExecResult:
+        """Run a command in the container's environment and directory."""
+        process = await self.open_exec(id, command, tty=False)
+        try:
+            output, errors = await asyncio.wait_for(process.communicate(), timeout_seconds)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            raise
+        return ExecResult(process.returncode or 0, output + errors)
+
+    async def open_exec(
+        self, id: ContainerId, command: Sequence[str], *, tty: bool
+    ) -> asyncio.subprocess.Process:
+        """Start a command in the container's environment and directory."""
+        running = self._running.get(id)
+        if running is None:
+            raise StartError("NotRunning", f"container {id.name} is not running")
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self._exec_line(running, command),
+                env=dict(variable.split("=", 1) for variable in running.env),
+                cwd=running.cwd,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise StartError("ExecError", f"cannot run {command[0]!r}: {error.strerror}") from error
+
+    def _exec_line(self, running: _Running, command: Sequence[str]) -> Sequence[str]:
+        return command
+
+    async def forget(self, pod_uid: str) -> None:
+        """Remove the folders of a pod's containers."""
+        shutil.rmtree(self._root / pod_uid, ignore_errors=True)
+        if self._cgroup is not None:
+            pod = self._cgroup / f"pod-{pod_uid}"
+            for folder in (*pod.glob("*/"), pod):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+    async def close(self) -> None:
+        """Stop watching; the containers go on."""
+        loop = asyncio.get_running_loop()
+        for running in self._running.values():
+            loop.remove_reader(running.pidfd)
+            os.close(running.pidfd)
+            for pump in running.pumps:
+                pump.finish()
+        self._running.clear()
+
+
+def _read_exit(folder: Path) -> int | None:
+    try:
+        return int((folder / "exit").read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _is_shim(pid: int, folder: Path) -> bool:
+    """Say whether the process is the shim of this container, and not a stranger that got its number."""
+    try:
+        return str(folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
