@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from dray.api.features import Features
 from dray.api.kinds import Kind
-from dray.api.validation import FieldError, SelectorChecker, ValidationContext
+from dray.api.validation import FieldError, ValidationContext
 from dray.server import reviews
 from dray.server.admission import AdmissionChain
 from dray.server.authn import Authenticator
@@ -34,6 +34,7 @@ from dray.server.patching import Patcher
 from dray.server.reader import Object
 from dray.server.requests import Response, json_response
 from dray.server.retention import keep_history_bounded
+from dray.server.rules import Selectors, Surroundings
 from dray.server.server import ApiServer, Handle
 from dray.server.shapes import Shapes
 from dray.server.store import Event, Store
@@ -64,7 +65,6 @@ class Settings:
     anonymous: bool = True
     allow_everything: bool = False  # authorization mode AlwaysAllow
     disabled_admission: frozenset[str] = frozenset()
-    cel: SelectorChecker | None = None
     token_key: ec.EllipticCurvePrivateKey | None = None
     world: World = field(default_factory=World)
 
@@ -78,6 +78,7 @@ class Cluster:
         self.catalogue = Catalogue()
         self.versions = Versions()
         self.objects = Objects(store, self.catalogue.stored, self.versions.stored_schema)
+        self._selectors = Selectors(settings.features)
         self._background: list[asyncio.Task[None]] = []
         self.server = self._assemble()
 
@@ -106,7 +107,14 @@ class Cluster:
         admission = AdmissionChain.standard(objects, authorizer, settings.disabled_admission, world.now)
         self._follow_writes(authorizer, admission)
         writer = Writer(
-            objects, admission, _NoRules(), _NoOwners(), self._context, world, _no_custom_validation
+            objects,
+            admission,
+            Surroundings(objects, authorizer, settings.features),
+            _NoOwners(),
+            self._context,
+            world,
+            self.versions.complete,
+            _no_custom_validation,
         )
         deleter = Deleter(objects, admission, world)
         handlers = Handlers(objects, self.versions, writer, deleter, Shapes(None), world)
@@ -152,10 +160,7 @@ class Cluster:
         self.store.observe(observe)
 
     def _context(self, call: Call) -> ValidationContext:
-        settings = self.settings
-        if settings.cel is None:
-            return ValidationContext(settings.features, version=call.route.version)
-        return ValidationContext(settings.features, settings.cel, call.route.version)
+        return ValidationContext(self.settings.features, self._selectors, call.route.version)
 
 
 def _reviews(
@@ -199,14 +204,6 @@ def _reviews(
         (authorization, "SelfSubjectRulesReview"): rules,
         ("", "Binding"): bind,
     }
-
-
-class _NoRules:
-    def create(self, call: Call, new: Object) -> list[FieldError]:
-        return []
-
-    def status(self, call: Call, new: Object, old: Object) -> list[FieldError]:
-        return []
 
 
 class _NoOwners:

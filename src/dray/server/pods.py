@@ -35,7 +35,7 @@ def prepare(new: Object, old: Object | None, now: str) -> None:
                 "observedGeneration": 1,
                 "status": "False",
                 "lastProbeTime": None,
-                "lastTransitionTime": None,
+                "lastTransitionTime": now,
                 "reason": "SchedulingGated",
                 "message": GATED_MESSAGE,
             }

@@ -59,6 +59,21 @@ def _namespace(new: Object, old: Object | None, now: str) -> None:
         new["spec"] = spec
 
 
+def _node(new: Object, old: Object | None, now: str) -> None:
+    """Keep podCIDR and podCIDRs two spellings of one thing."""
+    spec = new.get("spec") or {}
+    if spec.get("podCIDR") and not spec.get("podCIDRs"):
+        new["spec"] = {**spec, "podCIDRs": [spec["podCIDR"]]}
+
+
+def _lease(new: Object, old: Object | None, now: str) -> None:
+    """Drop what belongs to coordinated leader election, a gate that is off."""
+    spec, before = new.get("spec") or {}, (old or {}).get("spec") or {}
+    gone = [part for part in ("strategy", "preferredHolder") if part in spec and part not in before]
+    if gone:
+        new["spec"] = {part: value for part, value in spec.items() if part not in gone}
+
+
 def _taint_rule(new: Object, old: Object | None, now: str) -> None:
     """Keep timeAdded true to its meaning: when this effect began."""
     if old is None:
@@ -98,14 +113,14 @@ _STRATEGIES: dict[tuple[str, str], Strategy] = {
         prepare=pods.prepare,
         prepare_status=pods.prepare_status,
     ),
-    ("", "nodes"): Strategy(keeps_status_on_create=True),
+    ("", "nodes"): Strategy(keeps_status_on_create=True, prepare=_node),
     ("", "namespaces"): Strategy(returns_deleted=True, prepare=_namespace),
     ("", "events"): Strategy(creates_on_update=True, dependents="unsupported"),
     ("events.k8s.io", "events"): Strategy(creates_on_update=True, dependents="unsupported"),
     ("", "limitranges"): Strategy(creates_on_update=True),
     ("", "resourcequotas"): _RETURNED,
     ("", "serviceaccounts"): _RETURNED,
-    ("coordination.k8s.io", "leases"): Strategy(creates_on_update=True),
+    ("coordination.k8s.io", "leases"): Strategy(creates_on_update=True, prepare=_lease),
     ("rbac.authorization.k8s.io", "roles"): Strategy(creates_on_update=True),
     ("rbac.authorization.k8s.io", "rolebindings"): Strategy(creates_on_update=True),
     ("rbac.authorization.k8s.io", "clusterroles"): Strategy(creates_on_update=True),

@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import cache
 
 from dray.api.codec import compact_raw
+from dray.api.conversion import convert, convert_event
 from dray.api.defaults import apply_defaults
 from dray.api.kinds import Kind
 from dray.api.reading import zero_of
@@ -71,13 +72,32 @@ class Versions:
 
     def outgoing(self, kind: Kind, obj: Object, version: str) -> Object:
         """Return a stored object as a version shows it."""
-        return compact_raw(obj)  # type: ignore[no-any-return]
+        shown: Object = compact_raw(obj)
+        if kind.group == "events.k8s.io":
+            return convert_event(shown, kind.group)
+        if version == kind.storage_version:
+            return shown
+        return convert(kind.group, kind.kind, shown, kind.storage_version, version)
 
     def incoming(self, kind: Kind, obj: Object, version: str, now: datetime) -> Object:
         """Return a client's object (which it may change) as it is stored."""
-        if self.schema(kind, version) is not None:
-            apply_defaults(kind.group, version, kind.kind, obj, now)
-        return obj
+        if self.schema(kind, version) is None:
+            return obj
+        apply_defaults(kind.group, version, kind.kind, obj, now)
+        if kind.group == "events.k8s.io":
+            return convert_event(obj, "")
+        if version == kind.storage_version:
+            return obj
+        return convert(kind.group, kind.kind, obj, version, kind.storage_version)
+
+    def complete(self, kind: Kind, obj: Object) -> None:
+        """Write the parts that an object always shows, even empty: `status: {}` of a claim."""
+        schema = self.stored_schema(kind)
+        if schema is None:
+            return
+        for field in schema.fields.values():
+            if field.always and field.name not in obj:
+                obj[field.name] = None if field.pointer else zero_of(field.type)
 
     def read_custom(self, call: Call, body: object, validation: str) -> Object:
         """Return the body of a custom kind, pruned as its definition says."""

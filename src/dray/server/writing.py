@@ -74,6 +74,9 @@ class ExtraValidation(Protocol):
     def status(self, call: Call, new: Object, old: Object) -> list[FieldError]:
         """Judge a new status."""
 
+    def admit(self, call: Call, new: Object) -> None:
+        """Raise the error that refuses an object because of what is around it."""
+
 
 class FieldOwners(Protocol):
     """Keeps managedFields."""
@@ -92,6 +95,7 @@ class Writer:
     owners: FieldOwners
     context: Callable[[Call], ValidationContext]
     world: World
+    complete: Callable[[Kind, Object], None]  # puts members that are always written where they are missing
     validate_custom: Callable[[Kind, Object, Object | None], list[FieldError]]
 
     async def create(self, call: Call, new: Object, *, dry_run: bool) -> Object:
@@ -116,8 +120,10 @@ class Writer:
         self.admission.mutate(call, "CREATE", new, None)
         self._give_identity(call, metadata)
         prepare_create(kind, new, self.world.timestamp())
+        self.complete(kind, new)
         self._validate_new(call, new)
         self.admission.validate(call, "CREATE", new, None)
+        self.rules.admit(call, new)
         self.owners.track(call, new, None)
         key = key_of(kind, call.route.namespace, metadata["name"])
         existing = self.objects.store.get(key)
@@ -231,6 +237,7 @@ class Writer:
             prepare_finalize(new, old)
         else:
             prepare_update(kind, new, old, now)
+        self.complete(kind, new)
         metadata.pop("selfLink", None)
         if not metadata.get("uid"):
             metadata["uid"] = before.get("uid", "")
@@ -240,6 +247,8 @@ class Writer:
             metadata["deletionGracePeriodSeconds"] = before["deletionGracePeriodSeconds"]
         self._validate_changed(call, new, old)
         self.admission.validate(call, "UPDATE", new, old)
+        if not subresource:
+            self.rules.admit(call, new)
         self.owners.track(call, new, old)
 
     def _validate_changed(self, call: Call, new: Object, old: Object) -> None:

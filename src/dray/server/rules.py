@@ -1,0 +1,100 @@
+"""Rules about an object that need to look beyond it: at its namespace, its nodes, its writer.
+
+Validation itself is pure (`dray.api.validation`); what it cannot know is found out
+here and handed to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dray.api.features import Features
+from dray.api.validation import (
+    CelVerdict,
+    FieldError,
+    check_admin_access,
+    check_admin_access_of_status,
+    check_declared_features,
+)
+from dray.cel import check_expression
+from dray.server import errors
+from dray.server.authz import Attributes, Authorizer
+from dray.server.calls import Call
+from dray.server.reader import Object, Reader
+
+_RESOURCE = "resource.k8s.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Selectors:
+    """Judges the CEL expressions of claims and classes."""
+
+    features: Features
+
+    def check(self, expression: str, *, stored: bool, derived: bool) -> CelVerdict:
+        """Compile an expression for validation."""
+        verdict = check_expression(expression, features=self.features, stored=stored, derived=derived)
+        return CelVerdict(verdict.error, verdict.max_cost)
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """Checks an object against other objects and against its writer's rights."""
+
+    reader: Reader
+    authorizer: Authorizer
+    features: Features
+
+    def create(self, call: Call, new: Object) -> list[FieldError]:
+        """Judge a new object."""
+        kind = call.route.kind
+        if kind.group != _RESOURCE:
+            return []
+        if kind.kind in ("ResourceClaim", "ResourceClaimTemplate") and "DRAAdminAccess" in self.features:
+            return check_admin_access(new, self._namespace_labels(call))
+        return []
+
+    def status(self, call: Call, new: Object, old: Object) -> list[FieldError]:
+        """Judge a new status."""
+        kind = call.route.kind
+        if kind.group != _RESOURCE or kind.kind != "ResourceClaim":
+            return []
+        problems: list[FieldError] = []
+        if "DRAAdminAccess" in self.features:
+            problems += check_admin_access_of_status(new, old, self._namespace_labels(call))
+        if "DRAResourceClaimGranularStatusAuthorization" in self.features:
+            route = call.route
+            asked = Attributes(
+                call.user,
+                route.verb,
+                route.kind.group,
+                route.kind.plural,
+                "status",
+                route.namespace,
+                route.name,
+                version=route.version,
+            )
+            statuses = (new.get("status") or {}, old.get("status") or {})
+            problems += self.authorizer.check_claim_status(asked, *statuses)
+        return problems
+
+    def admit(self, call: Call, new: Object) -> None:
+        """Raise the 403 for a slice whose nodes lack what its devices need."""
+        kind = call.route.kind
+        if kind.group != _RESOURCE or kind.kind != "ResourceSlice":
+            return
+        devices = (new.get("spec") or {}).get("devices") or ()
+        if not any(device.get("nodeAllocatableResources") for device in devices):
+            return
+        declared = {
+            node["metadata"]["name"]: frozenset((node.get("status") or {}).get("declaredFeatures") or ())
+            for node in self.reader.list("", "nodes")
+        }
+        reasons = check_declared_features(new, declared)
+        if reasons:
+            raise errors.forbidden(kind.group, kind.plural, new["metadata"].get("name", ""), reasons[0])
+
+    def _namespace_labels(self, call: Call) -> dict[str, str]:
+        namespace = self.reader.get("", "namespaces", "", call.route.namespace)
+        labels: dict[str, str] = ((namespace or {}).get("metadata") or {}).get("labels") or {}
+        return labels
