@@ -1,0 +1,214 @@
+"""`dra.cpu`: exclusive CPUs by NUMA node, taken from the kernel's topology.
+
+One device per NUMA node, given out in shares of whole CPUs. At prepare the driver
+picks that many CPUs which nobody holds: whole cores first, all from one L3 cache
+where they fit, so that neighbours do not share more than they must. The set is
+told to the container in the environment (`DRAY_CPUSET_<DEVICE>`), and a CDI hook
+pins the container's first process to the sets of all its claims before it starts.
+
+Choosing is a function of the topology and what is free (`choose_cpus`); the book of
+who holds what is rebuilt from the claims on record after a restart.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dray.api.quantity import parse_quantity
+from dray.api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceCapacity
+from dray.driver import (
+    AllocatedDevice,
+    ClaimRequest,
+    ContainerEdits,
+    DriverError,
+    Hook,
+    Pool,
+    PreparedClaim,
+    PreparedDevice,
+)
+from dray.drivers.hardware.devices import NUMA_NODE, number, truth
+from dray.drivers.sysfs import format_cpu_list, parse_cpu_list, read_int, read_text
+
+NAME = "dra.cpu"
+CAPACITY = "dra.cpu/cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """One logical CPU and its neighbourhood."""
+
+    id: int
+    core: tuple[int, int]  # (socket, core id): siblings share it
+    cache: int  # L3 id; -1 means: unknown
+    socket: int
+    numa_node: int
+
+
+def read_topology(sysfs: Path) -> list[Cpu]:
+    """Read the online CPUs from sysfs."""
+    root = sysfs / "devices/system"
+    online = read_text(root / "cpu/online")
+    if not online:
+        raise DriverError(f"{root}/cpu/online cannot be read: is {sysfs} a sysfs?")
+    node_by_cpu: dict[int, int] = {}
+    for folder in (root / "node").glob("node[0-9]*"):
+        for cpu in parse_cpu_list(read_text(folder / "cpulist") or ""):
+            node_by_cpu[cpu] = int(folder.name.removeprefix("node"))
+    cpus = []
+    for cpu in parse_cpu_list(online):
+        folder = root / f"cpu/cpu{cpu}"
+        socket = max(0, read_int(folder / "topology/physical_package_id") or 0)
+        core = read_int(folder / "topology/core_id")
+        cache = read_int(folder / "cache/index3/id")
+        cpus.append(
+            Cpu(
+                cpu,
+                (socket, cpu if core is None else core),
+                -1 if cache is None else cache,
+                socket,
+                node_by_cpu.get(cpu, 0),
+            )
+        )
+    return cpus
+
+
+def choose_cpus(free: Sequence[Cpu], count: int) -> list[int] | None:
+    """Pick `count` of the free CPUs, or None when there are too few.
+
+    Whole cores before parts of cores, and from as few caches as possible: the
+    smallest cache group that holds them all, else the largest groups first.
+    """
+    if len(free) < count:
+        return None
+    by_cache: dict[tuple[int, int], list[Cpu]] = {}
+    for cpu in free:
+        by_cache.setdefault((cpu.socket, cpu.cache), []).append(cpu)
+    groups = sorted(by_cache.values(), key=lambda group: (len(group), group[0].id))
+    fitting = next((group for group in groups if len(group) >= count), None)
+    order = [fitting] if fitting is not None else list(reversed(groups))
+    chosen: list[int] = []
+    for group in order:
+        cores: dict[tuple[int, int], list[Cpu]] = {}
+        for cpu in group:
+            cores.setdefault(cpu.core, []).append(cpu)
+        # Cores with most free siblings first; the odd CPU comes from the most broken core.
+        whole_first = sorted(cores.values(), key=lambda core: (-len(core), core[0].id))
+        for core in whole_first:
+            left = count - len(chosen)
+            if left >= len(core):
+                chosen += [cpu.id for cpu in core]
+        left = count - len(chosen)
+        if left and len(group) > 0:
+            rest = sorted((core for core in cores.values() if core[0].id not in chosen), key=len)
+            chosen += [cpu.id for core in rest for cpu in core][:left]
+        if len(chosen) == count:
+            break
+    return sorted(chosen)
+
+
+class CpuDriver:
+    """Hands out exclusive CPUs of this machine."""
+
+    name = NAME
+
+    def __init__(self, sysfs: Path = Path("/sys"), reserved: Iterable[int] = ()) -> None:
+        self._sysfs = sysfs
+        self._reserved = frozenset(reserved)  # CPUs left to the system
+        self._held: dict[tuple[str, str, str | None], list[int]] = {}  # (claim uid, device, share) -> CPUs
+
+    def _by_node(self) -> dict[int, list[Cpu]]:
+        groups: dict[int, list[Cpu]] = {}
+        for cpu in read_topology(self._sysfs):
+            if cpu.id not in self._reserved:
+                groups.setdefault(cpu.numa_node, []).append(cpu)
+        return groups
+
+    def discover(self) -> list[Pool]:
+        """Return one shared device per NUMA node."""
+        smt = (read_text(self._sysfs / "devices/system/cpu/smt/active") or "0") == "1"
+        devices = []
+        for node, cpus in sorted(self._by_node().items()):
+            policy = CapacityRequestPolicy(
+                default="1", valid_range=CapacityRequestPolicyRange(min="1", step="1", max=str(len(cpus)))
+            )
+            attributes = {
+                "dra.cpu/socketID": number(cpus[0].socket),
+                "dra.cpu/numaNodeID": number(node),
+                "dra.cpu/numCPUs": number(len(cpus)),
+                "dra.cpu/smtEnabled": truth(smt),
+                NUMA_NODE: number(node),
+            }
+            caches = {cpu.cache for cpu in cpus}
+            if len(caches) == 1 and -1 not in caches:
+                attributes["dra.cpu/cacheL3ID"] = number(caches.pop())
+            devices.append(
+                Device(
+                    name=f"cpudevnuma{node:03d}",
+                    attributes=attributes,
+                    capacity={CAPACITY: DeviceCapacity(value=str(len(cpus)), request_policy=policy)},
+                    allow_multiple_allocations=True,
+                )
+            )
+        return [Pool(devices)]
+
+    def recover(self, known: Sequence[PreparedClaim]) -> None:
+        """Rebuild the book from the claims on record."""
+        self._held = {
+            (claim.uid, device.device, device.share_id): list(device.private["cpus"])
+            for claim in known
+            for device in claim.devices
+            if device.private
+        }
+
+    def prepare(self, claim: ClaimRequest) -> list[PreparedDevice]:
+        """Pick CPUs for every share; all or none."""
+        taken: list[tuple[str, str, str | None]] = []
+        prepared = []
+        try:
+            for allocated in claim.devices:
+                key = (claim.uid, allocated.device, allocated.share_id)
+                if key not in self._held:
+                    self._held[key] = self._take(allocated)
+                    taken.append(key)
+                prepared.append(self._prepared(allocated, self._held[key]))
+        except DriverError:
+            for key in taken:
+                del self._held[key]
+            raise
+        return prepared
+
+    def _take(self, allocated: AllocatedDevice) -> list[int]:
+        try:
+            node = int(allocated.device.removeprefix("cpudevnuma"))
+        except ValueError:
+            raise DriverError(
+                f"there is no device {allocated.device}: CPUs are offered per NUMA node"
+            ) from None
+        cpus = self._by_node().get(node, [])
+        held = {cpu for group in self._held.values() for cpu in group}
+        wanted = parse_quantity(allocated.consumed_capacity.get(CAPACITY, str(len(cpus)))).ceil_value()
+        chosen = choose_cpus([cpu for cpu in cpus if cpu.id not in held], wanted)
+        if chosen is None:
+            raise DriverError(
+                f"{wanted} CPUs of NUMA node {node} are wanted, {len(cpus) - len(held & {c.id for c in cpus})} are free"
+            )
+        return chosen
+
+    @staticmethod
+    def _prepared(allocated: AllocatedDevice, cpus: list[int]) -> PreparedDevice:
+        listing = format_cpu_list(cpus)
+        hook = Hook(
+            hook_name="createRuntime",
+            path=sys.executable,
+            args=["python", "-m", "dray.drivers.cpu_hook", listing],
+        )
+        edits = ContainerEdits(env=[f"DRAY_CPUSET_{allocated.device.upper()}={listing}"], hooks=[hook])
+        return PreparedDevice.of(allocated, edits, private={"cpus": cpus})
+
+    def unprepare(self, claim: PreparedClaim) -> None:
+        """Give the CPUs back."""
+        for key in [key for key in self._held if key[0] == claim.uid]:
+            del self._held[key]
