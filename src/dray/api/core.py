@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from dray.api.meta import Condition, LabelSelector, NodeSelector, NodeSelectorTerm, ObjectMeta, View
 from dray.api.resource import QuantityValue
 
@@ -38,7 +40,7 @@ class ContainerPort(View, frozen=True):
     name: str = ""
     container_port: int = 0
     host_port: int = 0
-    host_ip: str = ""
+    host_ip: str = msgspec.field(default="", name="hostIP")
     protocol: str = "TCP"
 
 
@@ -194,7 +196,7 @@ class PodStatus(View, frozen=True):
     phase: str = ""
     conditions: list[Condition] = []
     nominated_node_name: str = ""
-    pod_ip: str = ""
+    pod_ip: str = msgspec.field(default="", name="podIP")
     start_time: str | None = None
     reason: str = ""
     message: str = ""

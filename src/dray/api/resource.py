@@ -424,3 +424,73 @@ class DeviceTaintRule(View, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: DeviceTaintRuleSpec = DeviceTaintRuleSpec()
     status: DeviceTaintRuleStatus = DeviceTaintRuleStatus()
+
+
+class ResourcePoolStatusRequestSpec(View, frozen=True):
+    """Which pools to report on; immutable."""
+
+    driver: str = ""
+    pool_name: str | None = None
+    limit: int | None = None  # 1 to 1000; the server fills in 100
+    default_partition_type_attribute: str | None = None
+
+
+class PartitionTypeStatus(View, frozen=True):
+    """The partitions of one type."""
+
+    attribute: str = ""
+    type: str = ""
+    total: int | None = None
+    allocatable: int | None = None
+
+
+class ShareableCapacityStatus(View, frozen=True):
+    """One capacity, summed over the shareable devices of a pool."""
+
+    name: str = ""
+    total: QuantityValue | None = None
+    consumed: QuantityValue | None = None
+    available: QuantityValue | None = None
+
+
+class ShareableSummaryStatus(View, frozen=True):
+    """The devices of a pool that several claims can share."""
+
+    fully_available_devices: int | None = None
+    partially_available_devices: int | None = None
+    capacity: list[ShareableCapacityStatus] = []
+
+
+class PoolStatus(View, frozen=True):
+    """The state of one pool."""
+
+    driver: str = ""
+    pool_name: str = ""
+    generation: int = 0
+    resource_slice_count: int | None = None
+    total_devices: int | None = None
+    allocated_devices: int | None = None
+    available_devices: int | None = None
+    unavailable_devices: int | None = None
+    node_name: str | None = None
+    validation_error: str | None = None
+    partition_summary: list[PartitionTypeStatus] = []
+    shareable_summary: ShareableSummaryStatus | None = None
+
+
+class ResourcePoolStatusRequestStatus(View, frozen=True):
+    """The report; frozen once it is there."""
+
+    pool_count: int | None = None
+    pools: list[PoolStatus] = []
+    conditions: list[Condition] = []  # Complete or Failed
+
+
+class ResourcePoolStatusRequest(View, frozen=True):
+    """Asks for a count of devices, free and in use, per pool."""
+
+    api_version: str = "resource.k8s.io/v1alpha3"
+    kind: str = "ResourcePoolStatusRequest"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourcePoolStatusRequestSpec = ResourcePoolStatusRequestSpec()
+    status: ResourcePoolStatusRequestStatus | None = None  # None until the report is done
