@@ -168,7 +168,7 @@ def error_from(code: int, body: bytes, what: str = "", headers: Mapping[str, str
 
 
 def _retry_after(status: Status, headers: Mapping[str, str] | None) -> float | None:
-    text: Any = (headers or {}).get("Retry-After")
+    text: Any = (headers or {}).get("retry-after") or (headers or {}).get("Retry-After")
     if text and str(text).isdigit():
         return float(text)
     if status.details and status.details.retry_after_seconds:

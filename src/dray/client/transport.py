@@ -10,17 +10,18 @@ must be closed; every other response has its whole body in `body`.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
-
-import aiohttp
-from yarl import URL
+from urllib.parse import urlsplit
 
 from dray.client.errors import TransportError
+from dray.client.wire import Connection, ConnectionLost, open_connection
 
 JSON = "application/json"
+_KEEP_IDLE = 60.0  # seconds; API servers close idle connections after 90
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """HTTP/1.1 over a pool of kept-alive connections."""
+    """HTTP/1.1 over a pool of kept-alive connections; watches get connections of their own."""
 
     def __init__(
         self,
@@ -80,65 +81,109 @@ class HttpTransport:
         connections: int = 64,
         user_agent: str = "dray",
     ) -> None:
-        self._server = server.rstrip("/")
-        self._tls: ssl.SSLContext | bool = tls if tls is not None else True
-        self._headers = {"User-Agent": user_agent, "Accept": JSON, **(headers or {})}
-        self._connections = connections
-        self._session: aiohttp.ClientSession | None = None
-        self._streams: aiohttp.ClientSession | None = None
+        parts = urlsplit(server)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise TransportError(f"{server!r} is no http or https address")
+        self._host = parts.hostname
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
+        self._prefix = parts.path.rstrip("/")
+        lines = {
+            "Host": parts.netloc.rpartition("@")[2],
+            "User-Agent": user_agent,
+            "Accept": JSON,
+            **(headers or {}),
+        }
+        self._head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        self._free = asyncio.Semaphore(connections)
+        self._idle: list[Connection] = []
+        self._streams: set[Connection] = set()
+        self._is_closed = False
 
     async def send(self, request: Request) -> Response:
         """Send over the network."""
-        session = self._open_session(request.stream)
-        headers = dict(request.headers)
-        if request.body is not None:
-            headers["Content-Type"] = request.content_type
-        url = URL(self._server + request.target, encoded=True)
-        limit = aiohttp.ClientTimeout(total=None if request.stream else request.timeout, connect=30)
-        try:
-            answer = await session.request(
-                request.method, url, data=request.body, headers=headers, timeout=limit, allow_redirects=False
-            )
-            if request.stream and answer.status < 300:
-                return Response(answer.status, answer.headers, pieces=_pieces(answer))
-            body = await answer.read()
-            answer.release()
-            return Response(answer.status, answer.headers, body)
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise TransportError(f"{request}: {type(error).__name__}: {error}") from error
+        head = self._spell(request)
+        if request.stream:
+            return await self._open_stream(request, head)
+        async with self._free:
+            connection, is_fresh = await self._connection()
+            try:
+                return await self._exchange(connection, request, head)
+            except ConnectionLost as error:
+                # The server closes idle connections when it likes. What can be done twice is
+                # sent again on a fresh connection; the rest is for the caller to judge.
+                if is_fresh or request.method not in ("GET", "PUT", "DELETE"):
+                    raise TransportError(f"{request}: {error}") from error
+            connection = await open_connection(self._host, self._port, self._tls)
+            return await self._exchange(connection, request, head)
 
-    def _open_session(self, stream: bool) -> aiohttp.ClientSession:
-        # Watches hold a connection each for minutes; they get a pool of their own
-        # so that they never starve the verbs.
-        session = self._streams if stream else self._session
-        if session is None or session.closed:
-            connector = aiohttp.TCPConnector(ssl=self._tls, limit=0 if stream else self._connections)
-            session = aiohttp.ClientSession(
-                connector=connector,
-                headers=self._headers,
-                auto_decompress=True,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                read_bufsize=1 << 18,
-                skip_auto_headers=("Accept-Encoding",),
-            )
-            if stream:
-                self._streams = session
-            else:
-                self._session = session
-        return session
+    async def _exchange(self, connection: Connection, request: Request, head: bytes) -> Response:
+        try:
+            async with asyncio.timeout(request.timeout):
+                status, headers, body = await connection.exchange(head, request.body, stream=False)
+        except TimeoutError:
+            raise TransportError(f"{request}: no answer within {request.timeout} s") from None
+        except ConnectionLost:
+            raise
+        except TransportError as error:
+            raise TransportError(f"{request}: {error}") from error
+        if connection.can_be_kept and not self._is_closed:
+            connection.idle_since = asyncio.get_running_loop().time()
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return Response(status, headers, body)
+
+    async def _open_stream(self, request: Request, head: bytes) -> Response:
+        connection = await open_connection(self._host, self._port, self._tls)
+        self._streams.add(connection)
+        try:
+            async with asyncio.timeout(60):
+                status, headers, body = await connection.exchange(head, request.body, stream=True)
+        except TimeoutError:
+            self._streams.discard(connection)
+            connection.close()
+            raise TransportError(f"{request}: no answer within 60 s") from None
+        except BaseException:
+            self._streams.discard(connection)
+            connection.close()
+            raise
+        if status >= 300:
+            self._streams.discard(connection)
+            connection.close()
+            return Response(status, headers, body)
+        return Response(status, headers, pieces=self._pieces(connection))
+
+    async def _pieces(self, connection: Connection) -> AsyncIterator[bytes]:
+        try:
+            async for piece in connection.pieces():
+                yield piece
+        finally:
+            self._streams.discard(connection)
+            connection.close()
+
+    def _spell(self, request: Request) -> bytes:
+        lines = f"{request.method} {self._prefix}{request.target} HTTP/1.1\r\n{self._head}"
+        for name, value in request.headers.items():
+            lines += f"{name}: {value}\r\n"
+        if request.body is not None:
+            lines += f"Content-Type: {request.content_type}\r\nContent-Length: {len(request.body)}\r\n"
+        return (lines + "\r\n").encode("latin-1")
+
+    async def _connection(self) -> tuple[Connection, bool]:
+        """Return a kept connection, the youngest first, or open one."""
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed and now - connection.idle_since < _KEEP_IDLE:
+                return connection, False
+            connection.close()
+        return await open_connection(self._host, self._port, self._tls), True
 
     async def close(self) -> None:
         """Close all connections."""
-        for session in (self._session, self._streams):
-            if session is not None:
-                await session.close()
-
-
-async def _pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    try:
-        async for piece in answer.content.iter_any():
-            yield piece
-    except (TimeoutError, aiohttp.ClientError, OSError) as error:
-        raise TransportError(f"{answer.method} {answer.url.path}: cut off: {error}") from error
-    finally:
-        answer.close()
+        self._is_closed = True
+        for connection in (*self._idle, *self._streams):
+            connection.close()
+        self._idle.clear()
+        await asyncio.sleep(0)
