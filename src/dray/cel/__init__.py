@@ -3,6 +3,7 @@
 from dray.cel.device import DeviceInput
 from dray.cel.errors import CelError, CompileError, CostLimitError, EvaluationError, Issue
 from dray.cel.program import Program, Verdict, check_expression, compile_derived, compile_selector
+from dray.cel.reads import ReadSet
 
 __all__ = [
     "CelError",
@@ -12,6 +13,7 @@ __all__ = [
     "EvaluationError",
     "Issue",
     "Program",
+    "ReadSet",
     "Verdict",
     "check_expression",
     "compile_derived",

@@ -15,12 +15,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Protocol
 
+from dray.api.quantity import Quantity
+from dray.api.semver import Semver
 from dray.cel import kinds
 from dray.cel.ranges import LIST_BASE, MAX, ONE, REGEX_FACTOR, STRING_FACTOR, UNKNOWN, Range, fixed
 from dray.cel.syntax import Literal, Node
 from dray.cel.values import Cidr, Format, Ip, Optional, Url, size_of
-from dray.api.quantity import Quantity
-from dray.api.semver import Semver
 
 MAX_FORMAT_PATTERN = 128
 MAX_FORMAT_SIZE = 64
@@ -119,10 +119,7 @@ def _estimate_extension(
 # --- Kubernetes libraries, by function ----------------------------------------------------
 
 _UNIT_COST = frozenset(
-    "masked prefixLength family isUnspecified isLoopback isLinkLocalMulticast isLinkLocalUnicast isGlobalUnicast "
-    "format.named sign asInteger isInteger asApproximateFloat isGreaterThan isLessThan compareTo add sub major "
-    "minor patch getScheme getHostname getHost getPort getEscapedPath getQuery serviceAccount path group resource "
-    "subresource namespace name allowed reason error errored".split()
+    ["masked", "prefixLength", "family", "isUnspecified", "isLoopback", "isLinkLocalMulticast", "isLinkLocalUnicast", "isGlobalUnicast", "format.named", "sign", "asInteger", "isInteger", "asApproximateFloat", "isGreaterThan", "isLessThan", "compareTo", "add", "sub", "major", "minor", "patch", "getScheme", "getHostname", "getHost", "getPort", "getEscapedPath", "getQuery", "serviceAccount", "path", "group", "resource", "subresource", "namespace", "name", "allowed", "reason", "error", "errored"]
 )
 _LIST_WALKS = frozenset({"isSorted", "sum", "max", "min", "indexOf", "lastIndexOf", "includes"})
 _TEXT_PARSERS = frozenset({"cidr", "isIP", "isCIDR", "quantity", "isQuantity", "semver", "isSemver", "ip"})

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from dray.api.quantity import Quantity
 from dray.api.semver import Semver
+from dray.cel.conversions import CONVERSIONS
 from dray.cel.declarations import declared_functions
 from dray.cel.errors import no_such_overload
 from dray.cel.functions_kubernetes import KUBERNETES
 from dray.cel.functions_lists import LISTS
 from dray.cel.functions_strings import STRINGS
 from dray.cel.functions_time import TIME
-from dray.cel.conversions import CONVERSIONS
 from dray.cel.kinds import CelType
 from dray.cel.operators import OPERATORS
 from dray.cel.values import Cidr, Duration, Format, Ip, Optional, Timestamp, Uint, Url, type_name
@@ -56,16 +56,7 @@ def _predicate(kind: CelType) -> Callable[[object], bool]:
     wanted = _PYTHON_TYPES.get(name, ())
     if name == "int":
         return lambda value: type(value) is int
-    if name == "list":
-        element = _element_types(kind.params[0])
-        if element is not None:
-            return lambda value: isinstance(value, list) and (not value or type(value[0]) in element)
     return lambda value: isinstance(value, wanted)
-
-
-def _element_types(kind: CelType) -> tuple[type, ...] | None:
-    """Lists are told apart by their element types only where overloads differ in them."""
-    return None
 
 
 def implementation(function: str, overloads: tuple[str, ...]) -> Implementation:
@@ -80,10 +71,26 @@ def implementation(function: str, overloads: tuple[str, ...]) -> Implementation:
         if name in _BY_OVERLOAD
     ]
 
+    chosen: dict[tuple[type, ...], Implementation | None] = {}
+
     def dispatch(*args: object) -> object:
-        for predicates, run in candidates:
-            if all(fits(value) for fits, value in zip(predicates, args, strict=True)):
-                return run(*args)
-        raise no_such_overload(f"{function}({', '.join(map(type_name, args))})")
+        key = tuple(map(type, args))
+        try:
+            run = chosen[key]
+        except KeyError:
+            run = chosen[key] = _choose(candidates, args)
+        if run is None:
+            raise no_such_overload(f"{function}({', '.join(map(type_name, args))})")
+        return run(*args)
 
     return dispatch
+
+
+def _choose(
+    candidates: list[tuple[tuple[Callable[[object], bool], ...], Implementation]], args: tuple[object, ...]
+) -> Implementation | None:
+    """Return the first candidate that takes arguments of these types."""
+    for predicates, run in candidates:
+        if all(fits(value) for fits, value in zip(predicates, args, strict=True)):
+            return run
+    return None

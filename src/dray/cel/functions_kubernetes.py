@@ -44,7 +44,7 @@ def as_integer(quantity: Quantity) -> int:
     return value
 
 
-def to_semver(text: str, normalize: bool = False) -> Semver:  # noqa: FBT001, FBT002
+def to_semver(text: str, normalize: bool = False) -> Semver:
     """Parse a version."""
     try:
         return parse_semver(text, normalize=normalize)
@@ -52,7 +52,7 @@ def to_semver(text: str, normalize: bool = False) -> Semver:  # noqa: FBT001, FB
         raise Fault(str(error)) from None
 
 
-def is_semver(text: str, normalize: bool = False) -> bool:  # noqa: FBT001, FBT002
+def is_semver(text: str, normalize: bool = False) -> bool:
     """Tell whether a text is a version."""
     try:
         parse_semver(text, normalize=normalize)

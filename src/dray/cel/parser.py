@@ -24,8 +24,7 @@ MAX_DEPTH = 250
 MAX_CODE_POINTS = 100_000
 
 RESERVED = frozenset(
-    "as break const continue else false for function if import in let loop package namespace null return "
-    "true var void while".split()
+    ["as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop", "package", "namespace", "null", "return", "true", "var", "void", "while"]
 )
 _RELATIONS = {"<": "_<_", "<=": "_<=_", ">=": "_>=_", ">": "_>_", "==": "_==_", "!=": "_!=_", "in": "@in"}
 _SUMS = {"+": "_+_", "-": "_-_"}

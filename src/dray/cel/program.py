@@ -9,6 +9,7 @@ from functools import lru_cache
 from dray.api.features import Features
 from dray.cel import kinds
 from dray.cel.checker import check
+from dray.cel.codegen import compile_tree
 from dray.cel.device import DeviceInput
 from dray.cel.environment import CONSUMABLE_CAPACITY, LIST_TYPE_ATTRIBUTES, Environment, environment_for
 from dray.cel.errors import CompileError, EvaluationError
@@ -17,6 +18,7 @@ from dray.cel.interpreter import RUN_TIME_LIMIT, Failure, Frame, Meter, Step
 from dray.cel.kinds import CelType
 from dray.cel.parser import parse
 from dray.cel.planning import plan
+from dray.cel.reads import ReadSet, reads_of
 from dray.cel.source import Complaints, Source
 from dray.cel.syntax import Node
 from dray.cel.validators import validate
@@ -26,17 +28,27 @@ from dray.cel.values import type_name
 class Program:
     """A compiled expression. Immutable after compilation; may be shared between threads."""
 
-    __slots__ = ("_steps", "expression", "max_cost", "output_type", "tree")
+    __slots__ = ("_fast", "_steps", "expression", "max_cost", "output_type", "reads", "tree")
 
     def __init__(self, expression: str, tree: Node, steps: Step, cost: int) -> None:
         self.expression = expression
         self.tree = tree
         self.output_type: CelType = tree.type
         self.max_cost = cost
+        self.reads: ReadSet = reads_of(tree)
         self._steps = steps
+        # Within the limit by estimate means: no need to count.
+        self._fast = compile_tree(tree) if cost <= RUN_TIME_LIMIT else None
 
     def evaluate(self, device: DeviceInput) -> bool:
         """Tell whether the device matches; raise EvaluationError."""
+        if self._fast is not None and not device.poison:
+            try:
+                value = self._fast(device)
+            except Exception:
+                value = None
+            if value is True or value is False:
+                return value
         return self.evaluate_with_cost(device)[0]
 
     def evaluate_with_cost(self, device: DeviceInput, limit: int = RUN_TIME_LIMIT) -> tuple[bool, int]:
@@ -104,7 +116,7 @@ def _gates(features: AbstractSet[str]) -> Features:
 
 
 @lru_cache(maxsize=65536)
-def _compile(expression: str, gates: Features, stored: bool, derived: bool) -> Program:  # noqa: FBT001
+def _compile(expression: str, gates: Features, stored: bool, derived: bool) -> Program:
     environment = environment_for(gates, stored=stored)
     complaints = Complaints(Source(expression))
     tree = parse(complaints)

@@ -308,7 +308,7 @@ def compare(left: object, right: object) -> int:
     if is_number(left) and is_number(right):
         assert isinstance(left, int | float)
         assert isinstance(right, int | float)
-        if isinstance(left, float) and math.isnan(left) or isinstance(right, float) and math.isnan(right):
+        if (isinstance(left, float) and math.isnan(left)) or (isinstance(right, float) and math.isnan(right)):
             raise Fault("NaN values cannot be ordered")
         return (left > right) - (left < right)
     kind = type(left)
