@@ -123,6 +123,7 @@ class Problem:
             for requests in question.requests_by_claim
         )
         self.may_fail = any(request.may_fail for request in self.requests)
+        self._is_ordered = any(wish.wish.wants_all and wish.columns for wish in self.wishes)
         self._twins: list[int] | None = None
 
     def _join(self, read: object) -> int:
@@ -154,7 +155,13 @@ class Problem:
 
     @property
     def twins(self) -> list[int]:
-        """Return a number per position; equal numbers mean interchangeable devices."""
+        """Return a number per position; equal numbers mean interchangeable devices.
+
+        "All devices" under a constraint goes through its row in order and ends either with
+        "in use" or with an error, whichever comes first: then no two devices are alike.
+        """
+        if self._twins is None and self._is_ordered:
+            self._twins = list(range(self.n_devices))
         if self._twins is None:
             numbers: dict[Hashable, int] = {}
             self._twins = []
