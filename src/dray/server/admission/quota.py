@@ -27,7 +27,8 @@ from dray.server.reader import Object, Reader
 BOOKING_LIFE = timedelta(seconds=5)
 _MUST_SPECIFY = {"cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"}
 
-Key = tuple[str, str, str]  # group, resource, name
+# Written often and told to nobody: counted afresh when a quota names them.
+_NOT_FOLLOWED = frozenset({("", "events"), ("coordination.k8s.io", "leases")})
 
 
 @dataclass(slots=True)
@@ -89,10 +90,12 @@ class ResourceQuota(Quiet):
         key = (namespace, group, resource)
         book = self._books.get(key)
         if book is None:
-            book = self._books[key] = {
+            book = {
                 thing["metadata"]["name"]: Entry(thing, usage_of(group, resource, thing, self.reader))
                 for thing in self.reader.list(group, resource, namespace)
             }
+            if (group, resource) not in _NOT_FOLLOWED:
+                self._books[key] = book
             return book
         now = self.now()
         lapsed = [name for name, entry in book.items() if entry.lapses is not None and entry.lapses < now]
