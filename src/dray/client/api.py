@@ -53,7 +53,7 @@ class ListOf(msgspec.Struct, Generic[T], frozen=True):
 
 
 class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
-    """One change: ADDED, MODIFIED, DELETED or BOOKMARK (only the revision counts)."""
+    """One change: ADDED, MODIFIED or DELETED."""
 
     type: str
     object: T
@@ -169,11 +169,15 @@ class Client:
     async def watch(
         self, resource: Resource, namespace: str | None = None, *, view: Any = Object, **query: Any
     ) -> AsyncIterator[WatchEvent[Any]]:
-        """Follow changes until the server ends the stream; raises Gone when the revision is forgotten."""
+        """Follow changes until the server ends the stream; raises Gone when the revision is forgotten.
+
+        Bookmarks are left out; ask `watch_lines` if you need them.
+        """
         decode = decoder_of(WatchEvent[view]).decode
         async for lines in self.watch_lines(resource, namespace, **query):
             for line in lines:
-                yield decode(line)
+                if not line.startswith(b'{"type":"BOOKMARK"'):
+                    yield decode(line)
 
     async def watch_lines(
         self, resource: Resource, namespace: str | None = None, **query: Any

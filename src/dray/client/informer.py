@@ -32,6 +32,8 @@ from dray.client.resources import Resource
 
 log = logging.getLogger("dray.client")
 
+_BOOKMARK = b'{"type":"BOOKMARK"'
+
 
 class HasMetadata(Protocol):
     """Any view of a Kubernetes object."""
@@ -49,11 +51,6 @@ Handler = Callable[[T | None, T | None], None]  # (old, new): old None = added, 
 def key_of(meta: ObjectMeta) -> str:
     """Return `namespace/name`, or the bare name of a cluster-wide object."""
     return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
-
-
-class _Item(msgspec.Struct, Generic[T]):
-    view: T
-    raw: bytes
 
 
 class Informer(Generic[T]):
@@ -196,13 +193,14 @@ class Informer(Generic[T]):
             await asyncio.sleep(0)
 
     def _take(self, line: bytes) -> None:
+        if line.startswith(_BOOKMARK):
+            # Only its revision counts; the rest is an empty object that need not fit the view.
+            self._revision = revision_of(line) or self._revision
+            return
         event = self._decode(line)
         item = event.object
         meta = item.metadata
         kind = event.type
-        if kind == "BOOKMARK":
-            self._revision = meta.resource_version
-            return
         key = key_of(meta)
         if kind == "DELETED":
             if self._raw_by_key is not None:
