@@ -12,6 +12,7 @@ Invariant: facts never change after they are made; a changed slice makes new fac
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -26,6 +27,7 @@ from dray.api.resource import (
     DeviceTaintRule,
     ResourceSlice,
 )
+from dray.api.semver import SemverError, parse_semver
 
 BLOCKING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
@@ -226,6 +228,22 @@ def _rule_concerns(rule: DeviceTaintRule, driver: str, pool: str, device: str | 
         and (selector.pool is None or selector.pool == pool)
         and (device is None or selector.device is None or selector.device == device)
     )
+
+
+def is_odd(attribute: DeviceAttribute) -> bool:
+    """Say whether an attribute has no plain readable value: then every selector may fail on its device."""
+    if attribute.string is not None or attribute.int_value is not None or attribute.bool_value is not None:
+        return False
+    return attribute.version is None or not _is_version(attribute.version)
+
+
+@lru_cache(maxsize=4096)
+def _is_version(text: str) -> bool:
+    try:
+        parse_semver(text)
+    except SemverError:
+        return False
+    return True
 
 
 def find_attribute(device: DeviceFacts, name: str) -> DeviceAttribute | None:

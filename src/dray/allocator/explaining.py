@@ -116,7 +116,7 @@ def _holders(ledger: Ledger, device: DeviceId) -> str:
 def _failed_selector(wish: Wish, pool: PoolView, bit: int) -> str:
     facts = pool.devices[bit]
     for use in wish.selectors:
-        if use.selector.verdict(facts, is_odd=True) is not True:
+        if use.selector.verdict(facts, alone=False) is not True:
             owner = f"class {use.class_name}" if use.class_name else "request"
             return f"{owner}: {use.selector.false_part(facts)}"
     return ""

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dray import cel
 from dray.allocator.answers import DeviceId
 from dray.allocator.capacity import AmountError, Need, need_of
-from dray.allocator.devices import DeviceFacts, find_attribute
+from dray.allocator.devices import DeviceFacts, find_attribute, is_odd
 from dray.allocator.errors import CapacityError, SelectorError
 from dray.allocator.gates import Gates
 from dray.allocator.pools import PoolView
@@ -60,7 +60,7 @@ class PoolPart:
         odd = {
             bit
             for bit, d in enumerate(view.devices)
-            if any(_is_odd(a) for a in (d.device.attributes or {}).values())
+            if any(is_odd(a) for a in (d.device.attributes or {}).values())
         }
         self.wishes = [_wish_part(wish, view, gates, odd) for wish in question.wishes]
         # (constraint, wish) -> bit -> value, None where the device cannot join, Fatal where looking raises
@@ -98,15 +98,6 @@ def _mask(flags: Iterable[bool]) -> int:
     return bits
 
 
-def _is_odd(attribute: DeviceAttribute) -> bool:
-    return (
-        attribute.string is None
-        and attribute.int_value is None
-        and attribute.bool_value is None
-        and attribute.version is None
-    )
-
-
 # --- wishes -------------------------------------------------------------------
 
 
@@ -118,7 +109,7 @@ def _wish_part(wish: Wish, view: PoolView, gates: Gates, odd: set[int]) -> WishP
         mask = 1 << bit
         if facts.device.binding_conditions and not gates.conditions:
             continue
-        selected = _selected(wish.selectors, facts, is_odd=bit in odd)
+        selected = _selected(wish.selectors, facts, alone=bit in odd)
         if isinstance(selected, Fatal):
             part.fatal[bit] = selected
             continue
@@ -161,9 +152,9 @@ def _capacity_fatal(wish: Wish, error: AmountError) -> Fatal:
     return Fatal(CapacityError, text, error)
 
 
-def _selected(uses: tuple[SelectorUse, ...], facts: DeviceFacts, *, is_odd: bool) -> bool | Fatal:
+def _selected(uses: tuple[SelectorUse, ...], facts: DeviceFacts, *, alone: bool) -> bool | Fatal:
     for use in uses:
-        verdict = use.selector.verdict(facts, is_odd=is_odd)
+        verdict = use.selector.verdict(facts, alone=alone)
         if verdict is False:
             return False
         if verdict is not True:

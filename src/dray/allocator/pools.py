@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dray.allocator.answers import DeviceId
-from dray.allocator.devices import DeviceFacts, Interner, SliceFacts, attribute_of
+from dray.allocator.devices import DeviceFacts, Interner, SliceFacts, attribute_of, is_odd
 from dray.allocator.gates import Gates
 from dray.allocator.ledger import Amounts, DeviceUse, PoolId
 from dray.allocator.nodes import node_matches
@@ -223,12 +223,7 @@ class PoolView:
             odd = []
             for bit, facts in enumerate(self.devices):
                 for name, value in (facts.device.attributes or {}).items():
-                    if (
-                        value.string is None
-                        and value.int_value is None
-                        and value.bool_value is None
-                        and value.version is None
-                    ):
+                    if is_odd(value):
                         odd.append((bit, name, msgspec.json.encode(value)))
             found = self._columns["?"] = self.intern(("odd", *odd))
         return found

@@ -67,11 +67,11 @@ class Selector(Expression):
         super().__init__(text, reads)
         self._verdicts: dict[Hashable, bool | Exception] = {}
 
-    def verdict(self, facts: DeviceFacts, *, is_odd: bool) -> bool | Exception:
+    def verdict(self, facts: DeviceFacts, *, alone: bool) -> bool | Exception:
         """Return whether the device is selected, or the error (the same for equal devices)."""
         if self.compile_error is not None:
             return self.compile_error
-        key = None if is_odd else self.projection(facts)
+        key = None if alone else self.projection(facts)
         try:
             found = self._verdicts.get(key) if key is not None else None
         except TypeError:  # list values cannot be hashed
@@ -159,4 +159,5 @@ def _list_attribute(values: list[object]) -> DeviceAttribute:
 
 def attribute_reads(program: cel.Program) -> frozenset[str] | None:
     """Return the attributes a program reads as `domain/id`; None when it may read any."""
-    return None
+    reads = program.reads
+    return None if reads.everything else frozenset(f"{domain}/{name}" for domain, name in reads.attributes)
