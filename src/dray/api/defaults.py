@@ -380,9 +380,9 @@ def _definition(definition: Json, now: str) -> None:
     spec, status = definition["spec"], definition["status"]
     names = spec["names"]
     kind = names.get("kind", "")
-    names["singular"] = names.get("singular") or kind.lower()
-    if kind and not names.get("listKind"):
-        names["listKind"] = kind + "List"
+    if kind:
+        names.setdefault("singular", kind.lower())
+        names.setdefault("listKind", kind + "List")
     spec.setdefault("conversion", {"strategy": "None"})
     stored = [version["name"] for version in spec.get("versions") or () if version.get("storage")]
     if not status.get("storedVersions") and stored:

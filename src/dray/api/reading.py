@@ -130,12 +130,8 @@ class _Reader:
                 return
         else:
             read_item = self.scalar(schema, item)
-            if (
-                not field.pointer
-                and not field.always
-                and not read_item
-                and not isinstance(read_item, RawJson)
-            ):
+            # The zero time reads as None; it is like no time at all.
+            if not field.always and (read_item is None if field.pointer else not read_item):
                 self._path.pop()
                 return
         self._path.pop()
