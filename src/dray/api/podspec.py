@@ -14,6 +14,8 @@ from dray.api.core import (
     PodExtendedResourceClaimStatus,
     PodResourceClaim,
     PodResourceClaimStatus,
+    PodSchedulingGroup,
+    PodSchedulingGroup,
     ResourceRequirements,
 )
 from dray.api.meta import Condition, ObjectMeta, View
