@@ -19,6 +19,7 @@ from dray.api.kinds import Kind
 from dray.api.validation import FieldError, ValidationContext
 from dray.server import reviews
 from dray.server.admission import AdmissionChain
+from dray.server.applying import Applier, FieldBooks
 from dray.server.authn import Authenticator
 from dray.server.authz import Authorizer
 from dray.server.bodies import parse_body
@@ -106,11 +107,12 @@ class Cluster:
         authorizer = Authorizer(objects, allow_everything=settings.allow_everything)
         admission = AdmissionChain.standard(objects, authorizer, settings.disabled_admission, world.now)
         self._follow_writes(authorizer, admission)
+        owners = FieldBooks(self.versions, world)
         writer = Writer(
             objects,
             admission,
             Surroundings(objects, authorizer, settings.features),
-            _NoOwners(),
+            owners,
             self._context,
             world,
             self.versions.complete,
@@ -118,7 +120,7 @@ class Cluster:
         )
         deleter = Deleter(objects, admission, world)
         handlers = Handlers(objects, self.versions, writer, deleter, Shapes(None), world)
-        patcher = Patcher(handlers, self.catalogue.is_custom)
+        patcher = Patcher(handlers, Applier(handlers, owners), self.catalogue.is_custom)
         subresources = Subresources(handlers, patcher, issuer, Disruptions(objects, world), _no_proxy)
         verbs: dict[str, Handle] = {
             "get": handlers.get,
@@ -204,11 +206,6 @@ def _reviews(
         (authorization, "SelfSubjectRulesReview"): rules,
         ("", "Binding"): bind,
     }
-
-
-class _NoOwners:
-    def track(self, call: Call, new: Object, old: Object | None) -> None:
-        pass
 
 
 def _no_custom_validation(kind: Kind, new: Object, old: Object | None) -> list[FieldError]:

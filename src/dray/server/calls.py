@@ -43,6 +43,7 @@ class Call:
     route: Route
     user: User
     warnings: list[str] = field(default_factory=list)  # become Warning headers
+    has_booked: bool = False  # an apply keeps the book of field owners itself
 
     def warn(self, text: str) -> None:
         """Tell the client something that does not stop the request; each text once."""

@@ -95,6 +95,7 @@ class Handlers:
         options = write_options(call.request, "CreateOptions")
         new = self.incoming(call, self.body(call), options.field_validation)
         self._check_namespace(call, new)
+        drop_duplicate_owners(call, new)
         stored = await self.writer.create(call, new, dry_run=options.dry_run)
         return self.show(call, stored, 201, representation)
 
@@ -105,6 +106,7 @@ class Handlers:
         new = self.incoming(call, self.body(call), options.field_validation)
         self._check_name(call, new)
         self._check_namespace(call, new)
+        drop_duplicate_owners(call, new)
         uid = new["metadata"].get("uid") or ""
         stored, created = await self.writer.update(
             call, lambda old: copy_json(new), dry_run=options.dry_run, uid=uid
@@ -128,19 +130,16 @@ class Handlers:
         options = self.delete_options(call)
         selection = parse_selection(route.kind, selecting, self.versions.extra_fields(route.kind))
         listing = await self.reader.find(route, selecting, selection)
-        deleted = []
+        shown = self.reader.objects(route.kind, route.version, listing)
         for record in listing.records:
             name = record.key.rsplit("/", 1)[1]
             try:
-                obj, _ = await self.deleter.delete(call, name, copy_options(options))
+                await self.deleter.delete(call, name, copy_options(options))
             except errors.ApiError as problem:
                 if problem.reason != "NotFound":
                     raise
-                continue
-            deleted.append(self.versions.outgoing(route.kind, obj, route.version))
-        if representation.is_plain:
-            return json_response(200, self.shapes.plain_list(call, deleted, listing))
-        return _encoded(200, self.shapes.many(call, deleted, listing, representation), representation)
+        # The answer shows the objects as they were found, not as deletion left them.
+        return _encoded(200, self.shapes.many(call, shown, listing, representation), representation)
 
     # --- shared with patches and subresources --------------------------------
 
@@ -195,6 +194,11 @@ class Handlers:
         details["uid"] = obj["metadata"].get("uid", "")
         return json_response(200, success({key: value for key, value in details.items() if value}))
 
+    def check_target(self, call: Call, new: Object) -> None:
+        """Refuse an object that names another place than the path does."""
+        self._check_namespace(call, new)
+        self._check_name(call, new)
+
     def _check_name(self, call: Call, new: Object) -> None:
         name = new["metadata"].get("name") or ""
         if not name:
@@ -226,6 +230,25 @@ def copy_options(options: DeleteOptions) -> DeleteOptions:
         options.resource_version,
         options.dry_run,
     )
+
+
+def drop_duplicate_owners(call: Call, new: Object) -> None:
+    """Keep the first of equal owner references, and tell the client."""
+    owners = new["metadata"].get("ownerReferences") or []
+    kept: list[Object] = []
+    repeated: list[str] = []
+    for owner in owners:
+        if owner in kept:
+            repeated.append(str(owner.get("uid", "")))
+        else:
+            kept.append(owner)
+    if repeated:
+        new["metadata"]["ownerReferences"] = kept
+        call.warn(
+            f".metadata.ownerReferences contains duplicate entries with UID(s) {', '.join(dict.fromkeys(repeated))}; "
+            "API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; "
+            "please fix your requests"
+        )
 
 
 def success(details: dict[str, Any] | None = None, code: int = 0) -> Object:

@@ -8,6 +8,7 @@ Server-side apply is in `applying`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dray.api.kinds import Kind
@@ -17,9 +18,10 @@ from dray.api.reading import DecodeError, read
 from dray.api.schema import Type, schema_of
 from dray.api.validation.fields import invalid
 from dray.server import errors
+from dray.server.applying import Applier
 from dray.server.bodies import report_complaints
 from dray.server.calls import Call
-from dray.server.handlers import Handlers
+from dray.server.handlers import Handlers, drop_duplicate_owners
 from dray.server.negotiation import negotiate
 from dray.server.objects import copy_json
 from dray.server.options import WriteOptions, write_options
@@ -43,10 +45,11 @@ _GENERIC = "the server rejected our request due to an error in our request"
 
 
 class Patcher:
-    """Answers patch requests that are not applies."""
+    """Answers patch requests; applies are handed on."""
 
-    def __init__(self, handlers: Handlers, is_custom: Any) -> None:
+    def __init__(self, handlers: Handlers, applier: Applier, is_custom: Callable[[Kind], bool]) -> None:
         self._handlers = handlers
+        self._applier = applier
         self._is_custom = is_custom
 
     def media_type(self, call: Call) -> str:
@@ -65,6 +68,8 @@ class Patcher:
     async def patch(self, call: Call) -> Response:
         """Patch an object or its status."""
         media_type = self.media_type(call)
+        if media_type == APPLY_PATCH:
+            return await self._applier.apply(call)
         representation = negotiate(call.request.header("accept"))
         options = write_options(call.request, "PatchOptions", is_patch=True)
         patch, complaints = _parse(call.request.body, media_type, options)
@@ -104,6 +109,8 @@ class Patcher:
         if found and options.field_validation == "Strict":
             raise _refused(patch, "strict decoding error: " + ", ".join(found))
         report_complaints(call, found, options.field_validation)
+        self._handlers.check_target(call, obj)
+        drop_duplicate_owners(call, obj)
         return versions.incoming(kind, obj, version, self._handlers.world.now())
 
     def apply_to(self, obj: Object, media_type: str, patch: Any, group: str, kind: str) -> Object:

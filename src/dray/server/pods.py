@@ -32,7 +32,6 @@ def prepare(new: Object, old: Object | None, now: str) -> None:
         status["conditions"] = [
             {
                 "type": "PodScheduled",
-                "observedGeneration": 1,
                 "status": "False",
                 "lastProbeTime": None,
                 "lastTransitionTime": now,

@@ -145,6 +145,14 @@ def strategy_of(kind: Kind) -> Strategy:
     return _STRATEGIES.get((kind.group, kind.plural), _PLAIN)
 
 
+def reset_fields(kind: Kind, subresource: str) -> dict[str, dict[str, object]]:
+    """Return the fields (as a field set) that a request cannot write, whatever it says."""
+    if subresource == "status":
+        protects_metadata = strategy_of(kind).status_protects == _SHARED_METADATA
+        return {"f:spec": {}, "f:metadata": {}} if protects_metadata else {"f:spec": {}}
+    return {"f:status": {}} if kind.has_status else {}
+
+
 def prepare_create(kind: Kind, new: Object, now: str) -> None:
     """Make a new object the server's own: no status, first generation."""
     strategy = strategy_of(kind)

@@ -103,6 +103,23 @@ class Versions:
         """Return the body of a custom kind, pruned as its definition says."""
         raise NotImplementedError(call.route.kind.kind)
 
+    def apply_schema(self, kind: Kind, version: str) -> Type | None:
+        """Return the schema that apply merges by; None takes values by their form."""
+        return self.schema(kind, version)
+
+    def blank(self, kind: Kind, version: str) -> Object:
+        """Return what an object of a version shows when nothing is set."""
+        schema = self.schema(kind, version)
+        return zero_of(schema) if schema is not None else {}
+
+    def stored_shape(self, kind: Kind, obj: Object, version: str) -> Object:
+        """Return an object of a version in the storage version, without adding anything."""
+        if kind.group == "events.k8s.io":
+            return convert_event(obj, "")
+        if version == kind.storage_version or self.schema(kind, version) is None:
+            return obj
+        return convert(kind.group, kind.kind, obj, version, kind.storage_version)
+
     def extra_fields(self, kind: Kind) -> frozenset[str]:
         """Return the selectable fields that a custom kind declares."""
         return frozenset()

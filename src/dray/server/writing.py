@@ -117,6 +117,8 @@ class Writer:
 
     async def _create(self, call: Call, new: Object, *, dry_run: bool) -> Object:
         kind, metadata = call.route.kind, new["metadata"]
+        # Before admission and strategy: what the server fills in belongs to nobody.
+        self.owners.track(call, new, None)
         self.admission.mutate(call, "CREATE", new, None)
         self._give_identity(call, metadata)
         prepare_create(kind, new, self.world.timestamp())
@@ -124,7 +126,6 @@ class Writer:
         self._validate_new(call, new)
         self.admission.validate(call, "CREATE", new, None)
         self.rules.admit(call, new)
-        self.owners.track(call, new, None)
         key = key_of(kind, call.route.namespace, metadata["name"])
         existing = self.objects.store.get(key)
         if existing is not None:
@@ -228,6 +229,7 @@ class Writer:
         """Bring a new object into its final form and judge it."""
         kind, subresource = call.route.kind, call.route.subresource
         metadata, before = new["metadata"], old["metadata"]
+        self.owners.track(call, new, old)
         self.admission.mutate(call, "UPDATE", new, old)
         _take(metadata, before, "generation")
         now = self.world.timestamp()
@@ -249,7 +251,6 @@ class Writer:
         self.admission.validate(call, "UPDATE", new, old)
         if not subresource:
             self.rules.admit(call, new)
-        self.owners.track(call, new, old)
 
     def _validate_changed(self, call: Call, new: Object, old: Object) -> None:
         kind = call.route.kind

@@ -1,0 +1,276 @@
+"""Values under a schema: their fields, their differences, their merge.
+
+The schema says what is one unit under apply: scalars, atomic lists and structs are
+leaves; other structs and maps are made of members, keyed lists of items named by
+their keys, sets of items named by their values. What has no schema (the free parts
+of custom kinds) is taken by its form: objects are made of members, lists are leaves.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from dray.api.raw_json import RawJson
+from dray.api.schema import LIST, MAP, STRUCT, Type
+from dray.server.apply.fieldsets import SELF, Fields, below, has, insert
+
+ABSENT: Any = object()
+Path = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Comparison:
+    """How one value differs from another, as sets of paths."""
+
+    removed: Fields = field(default_factory=dict)
+    modified: Fields = field(default_factory=dict)
+    added: Fields = field(default_factory=dict)
+
+
+def _is_leaf(schema: Type | None, *values: Any) -> bool:
+    if schema is None:
+        return not any(isinstance(value, dict) for value in values)
+    if schema.kind == LIST:
+        return schema.list_type not in ("map", "set")
+    if schema.kind in (STRUCT, MAP):
+        return schema.is_atomic
+    return True
+
+
+def _member_type(schema: Type | None, name: str) -> Type | None:
+    if schema is None:
+        return None
+    if schema.kind == MAP:
+        return schema.element
+    found = schema.fields.get(name)
+    return found.type if found is not None else None
+
+
+def _is_named(schema: Type | None, name: str) -> bool:
+    """Tell whether a member is a field of a struct, not a free key."""
+    if schema is None or schema.kind != STRUCT:
+        return False
+    return name in schema.fields or (schema.has_type_meta and name in ("kind", "apiVersion"))
+
+
+def step_of(schema: Type, item: Any) -> str:
+    """Return the name of a list item."""
+    if schema.list_type == "set":
+        return "v:" + _text(item)
+    element = schema.element
+    keys: dict[str, Any] = {}
+    for name in schema.map_keys:
+        value = item.get(name) if isinstance(item, dict) else None
+        if value is None and element is not None and name in element.fields:
+            value = element.fields[name].default or None
+        keys[name] = value
+    return "k:" + _text(keys)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, RawJson) and isinstance(other, RawJson):
+        return one.raw == other.raw or bool(one.value == other.value)
+    return bool(one == other)
+
+
+# --- the fields of one value ---------------------------------------------------
+
+
+def fields_of(value: Any, schema: Type | None) -> Fields:
+    """Return the paths that a configuration sets."""
+    result: Fields = {}
+    _collect(value, schema, (), result)
+    return result
+
+
+def _collect(value: Any, schema: Type | None, path: Path, result: Fields) -> None:
+    if _is_leaf(schema, value):
+        insert(result, path)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            inner = (*path, f"f:{name}")
+            _collect(item, _member_type(schema, name), inner, result)
+            if item is None or item == {} or not _is_named(schema, name):
+                insert(result, inner)
+    elif isinstance(value, list):
+        assert schema is not None
+        for item in value:
+            inner = (*path, step_of(schema, item))
+            _collect(item, schema.element, inner, result)
+            insert(result, inner)
+
+
+# --- differences ---------------------------------------------------------------
+
+
+def compare(old: Any, new: Any, schema: Type | None) -> Comparison:
+    """Return how the new value differs from the old one."""
+    comparison = Comparison()
+    _compare(old, new, schema, (), comparison)
+    return comparison
+
+
+def _compare(old: Any, new: Any, schema: Type | None, path: Path, out: Comparison) -> None:
+    if old is new or (old is not ABSENT and new is not ABSENT and _same(old, new)):
+        return
+    both_empty = not _content(old) and not _content(new)
+    if _is_leaf(schema, old, new) or (both_empty and _is_container(schema, old, new)):
+        if old is ABSENT:
+            insert(out.added, path)
+        elif new is ABSENT:
+            insert(out.removed, path)
+        else:
+            insert(out.modified, path)
+        return
+    if schema is not None and schema.kind == LIST:
+        _compare_lists(_content(old) or [], _content(new) or [], schema, path, out)
+    else:
+        before, after = _content(old) or {}, _content(new) or {}
+        for name in {**before, **after}:
+            inner = (*path, f"f:{name}")
+            _compare(
+                before.get(name, ABSENT), after.get(name, ABSENT), _member_type(schema, name), inner, out
+            )
+    if old is ABSENT:
+        insert(out.added, path)
+    elif new is ABSENT:
+        insert(out.removed, path)
+
+
+def _is_container(schema: Type | None, *values: Any) -> bool:
+    if schema is not None:
+        return schema.kind in (LIST, MAP, STRUCT)
+    return any(isinstance(value, dict) for value in values)
+
+
+def _content(value: Any) -> Any:
+    return None if value is ABSENT else value
+
+
+def _compare_lists(old: list[Any], new: list[Any], schema: Type, path: Path, out: Comparison) -> None:
+    before, after = _by_step(old, schema), _by_step(new, schema)
+    for step in {**before, **after}:
+        one, other = before.get(step, []), after.get(step, [])
+        if len(one) <= 1 and len(other) <= 1:
+            items = (one[0] if one else ABSENT, other[0] if other else ABSENT)
+            _compare(*items, schema.element, (*path, step), out)
+        elif one != other:
+            # Items of one name cannot be told apart; they change as one.
+            target = out.added if not one else out.removed if not other else out.modified
+            insert(target, (*path, step))
+
+
+def _by_step(items: list[Any], schema: Type) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for item in items:
+        found.setdefault(step_of(schema, item), []).append(item)
+    return found
+
+
+# --- merging ---------------------------------------------------------------------
+
+
+def merge(live: Any, config: Any, schema: Type | None) -> Any:
+    """Return the live value with a configuration laid over it."""
+    if live is ABSENT:
+        return config
+    if config is ABSENT:
+        return live
+    if _is_leaf(schema, live, config):
+        return config
+    if schema is not None and schema.kind == LIST:
+        if not isinstance(live, list) or not isinstance(config, list):
+            return config
+        return _merge_lists(live, config, schema)
+    if not isinstance(live, dict) or not isinstance(config, dict):
+        return config
+    return {
+        name: merge(live.get(name, ABSENT), config.get(name, ABSENT), _member_type(schema, name))
+        for name in {**live, **config}
+    }
+
+
+def _merge_lists(live: list[Any], config: list[Any], schema: Type) -> list[Any]:
+    """Keep the configuration's order, and live items between the neighbours they had."""
+    names, wanted = [step_of(schema, item) for item in live], [step_of(schema, item) for item in config]
+    live_by_name = dict(zip(names, live, strict=True))
+    shared = [name for name in wanted if name in live_by_name]
+    result: list[Any] = []
+    here = there = 0
+    while here < len(live) or there < len(config):
+        if here < len(live):
+            name = names[here]
+            if name not in wanted:
+                result.append(live[here])
+                here += 1
+                continue
+            # A shared item is placed when the configuration's turn has come to it.
+            if there < len(config) and name == wanted[there]:
+                here += 1
+            elif there < len(config) and shared and shared[0] != name:
+                here += 1
+                continue
+        if there >= len(config):
+            here += 1
+            continue
+        name = wanted[there]
+        result.append(merge(live_by_name.get(name, ABSENT), config[there], schema.element))
+        there += 1
+        if shared and shared[0] == name:
+            shared.pop(0)
+    return result
+
+
+# --- removing ------------------------------------------------------------------
+
+
+def remove(value: Any, fields: Fields, schema: Type | None) -> Any:
+    """Return a value without the given paths; None where nothing is left of a container."""
+    if not fields or _is_leaf(schema, value):
+        return value
+    if isinstance(value, list):
+        assert schema is not None
+        items = []
+        for item in value:
+            step = step_of(schema, item)
+            if has(fields, step):
+                continue
+            inner = below(fields, step)
+            items.append(remove(item, inner, schema.element) if inner else item)
+        return items or None
+    if isinstance(value, dict):
+        kept = {}
+        for name, item in value.items():
+            step = f"f:{name}"
+            if has(fields, step):
+                continue
+            inner = below(fields, step)
+            kept[name] = remove(item, inner, _member_type(schema, name)) if inner else item
+        return kept or None
+    return value
+
+
+def with_named_members(fields: Fields, schema: Type | None) -> Fields:
+    """Return a set in which the fields of structs on the way to members are members too."""
+    result: Fields = {}
+    for step, node in fields.items():
+        if step == SELF:
+            result[SELF] = {}
+            continue
+        kind, _, rest = step.partition(":")
+        inner_schema = (
+            _member_type(schema, rest) if kind == "f" else schema.element if schema is not None else None
+        )
+        inner = with_named_members({s: n for s, n in node.items() if s != SELF}, inner_schema)
+        member = not node or SELF in node or (kind == "f" and _is_named(schema, rest))
+        if member:
+            result[step] = {SELF: {}, **inner} if inner else {}
+        else:
+            result[step] = inner
+    return result

@@ -1,0 +1,234 @@
+"""Server-side apply, and the bookkeeping of fields for all other writes.
+
+`FieldBooks` connects the pure rules in `dray.server.apply` with kinds and versions;
+`Applier` answers apply requests: parse, check against the schema, merge, then write
+like any update, or create where nothing is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from dray.api.kinds import Kind, split_api_version
+from dray.api.parsing import ParseError, parse_yaml
+from dray.api.raw_json import RawJson
+from dray.api.reading import DecodeError, read
+from dray.api.schema import Type
+from dray.server import errors
+from dray.server.apply import FieldConflicts, Ownership
+from dray.server.apply.managers import Book, read_book, write_book
+from dray.server.calls import Call, World
+from dray.server.handlers import Handlers, drop_duplicate_owners
+from dray.server.negotiation import negotiate
+from dray.server.objects import copy_json
+from dray.server.options import WriteOptions, write_options
+from dray.server.reader import Object
+from dray.server.requests import Response
+from dray.server.strategies import reset_fields
+from dray.server.versions import Versions
+
+_LONGEST_MANAGER = 128
+
+
+@dataclass(slots=True)
+class FieldBooks:
+    """Keeps managedFields of every kind."""
+
+    versions: Versions
+    world: World
+
+    def track(self, call: Call, new: Object, old: Object | None) -> None:
+        """Record in `new` (storage version) who wrote what."""
+        metadata = new["metadata"]
+        if call.has_booked:
+            return  # an apply already did
+        given = metadata.pop("managedFields", None)
+        is_reset = given == [] or given == [{}]
+        known = (old or {}).get("metadata", {}).get("managedFields")
+        if call.route.subresource:
+            book = read_book(known)
+        elif is_reset:
+            book = {}
+        else:
+            book = read_book(given) or read_book(known)
+        if is_reset and old is not None:
+            return
+        kind, version = call.route.kind, call.route.version
+        show = partial(self.versions.outgoing, kind, version=version)
+        live = None if old is None else show(obj=old)
+        rules = self.rules(call)
+        book = rules.update(live, show(obj=new), book, manager_of(call), self.world.timestamp())
+        if book:
+            metadata["managedFields"] = write_book(book)
+
+    def rules(self, call: Call) -> Ownership:
+        """Return the rules of apply for the kind and version of a request."""
+        kind, version = call.route.kind, call.route.version
+        return Ownership(
+            schema=self.versions.apply_schema(kind, version),
+            api_version=kind.api_version(version),
+            empty=self.versions.blank(kind, version),
+            in_version=partial(self._in_version, kind, version),
+            schema_in=partial(self._schema_in, kind),
+            ignored=reset_fields(kind, call.route.subresource),
+            subresource=call.route.subresource,
+        )
+
+    def _in_version(self, kind: Kind, own: str, obj: Object, api_version: str) -> Object | None:
+        group, version = split_api_version(api_version)
+        if group != kind.group or version not in kind.versions:
+            return None
+        stored = self.versions.stored_shape(
+            kind, obj, split_api_version(obj.get("apiVersion") or "")[1] or own
+        )
+        return self.versions.outgoing(kind, stored, version)
+
+    def _schema_in(self, kind: Kind, api_version: str) -> Type | None:
+        return self.versions.apply_schema(kind, split_api_version(api_version)[1])
+
+
+class Applier:
+    """Answers apply requests."""
+
+    def __init__(self, handlers: Handlers, books: FieldBooks) -> None:
+        self._handlers = handlers
+        self._books = books
+
+    async def apply(self, call: Call) -> Response:
+        """Merge a configuration into an object, or create the object from it."""
+        representation = negotiate(call.request.header("accept"))
+        options = write_options(call.request, "PatchOptions", is_patch=True, is_apply=True)
+        config = self._parse(call, options)
+
+        def transform(old: Object | None) -> Object:
+            return self._merged(call, old, config, options)
+
+        call.has_booked = True
+        stored, created = await self._handlers.writer.update(
+            call, transform, dry_run=options.dry_run, allow_create=not call.route.subresource
+        )
+        return self._handlers.show(call, stored, 201 if created else 200, representation)
+
+    def _parse(self, call: Call, options: WriteOptions) -> Object:
+        """Return the configuration, checked against the schema but without anything added."""
+        route = call.route
+        try:
+            value: Any = parse_yaml(call.request.body)
+        except ParseError as problem:
+            raise errors.bad_request(f"error decoding patch: {problem}") from None
+        if not isinstance(value, dict):
+            raise errors.bad_request("error decoding patch: a configuration must be an object")
+        if value.get("kind") != route.kind.kind or value.get("apiVersion") != route.kind.api_version(
+            route.version
+        ):
+            raise errors.bad_request(
+                f"invalid object type: {value.get('apiVersion')}, Kind={value.get('kind')}"
+            )
+        if (value.get("metadata") or {}).get("managedFields") is not None:
+            raise errors.bad_request("metadata.managedFields must be nil")
+        self._check(call, value)
+        config: Object = _sealed(value, self._handlers.versions.schema(route.kind, route.version))
+        return config
+
+    def _check(self, call: Call, value: Object) -> None:
+        route = call.route
+        schema = self._handlers.versions.schema(route.kind, route.version)
+        if schema is None:
+            return
+        try:
+            _, complaints = read(schema, value)
+        except DecodeError as problem:
+            raise errors.plain_failure(500, f"failed to create typed patch object: {problem}") from None
+        unknown = [complaint for complaint in complaints if complaint.startswith("unknown")]
+        if unknown:
+            raise errors.plain_failure(
+                500,
+                f"failed to create typed patch object ({route.namespace}/{route.name}; "
+                f"{route.kind.api_version(route.version)}, Kind={route.kind.kind}): "
+                f"{unknown[0].removeprefix('unknown field ')}: field not declared in schema",
+            )
+
+    def _merged(self, call: Call, old: Object | None, config: Object, options: WriteOptions) -> Object:
+        kind, version = call.route.kind, call.route.version
+        versions, world = self._handlers.versions, self._handlers.world
+        live = None if old is None else versions.outgoing(kind, old, version)
+        book: Book = read_book((old or {}).get("metadata", {}).get("managedFields"))
+        if live is not None:
+            live = {**live, "metadata": _without_book(live["metadata"])}
+        try:
+            merged, book, changed = self._books.rules(call).apply(
+                live, config, book, options.field_manager, world.timestamp(), force=options.force
+            )
+        except FieldConflicts as problem:
+            raise _conflict(problem) from None
+        uid = (merged.get("metadata") or {}).get("uid")
+        if old is None and uid:
+            raise errors.conflict(
+                kind.group,
+                kind.plural,
+                call.route.name,
+                f"uid mismatch: the provided object specified uid {uid}, and no existing object was found",
+            )
+        if old is not None and not changed:
+            new: Object = copy_json(old)
+        else:
+            quiet = Call(call.request, call.route, call.user)
+            new = self._handlers.read(quiet, versions.schema(kind, version), copy_json(merged), "Ignore")
+            self._handlers.check_target(call, new)
+            drop_duplicate_owners(call, new)
+            new = versions.incoming(kind, new, version, world.now())
+        new["metadata"] = _without_book(new["metadata"])
+        if book:
+            new["metadata"]["managedFields"] = write_book(book)
+        return new
+
+
+def manager_of(call: Call) -> str:
+    """Return the field manager of a request: as it says, or by its user agent."""
+    given = call.request.first("fieldManager")
+    if given:
+        return given
+    agent = call.request.header("user-agent").split("/", 1)[0]
+    return "".join(letter for letter in agent if letter.isprintable())[:_LONGEST_MANAGER] or "unknown"
+
+
+def _without_book(metadata: Object) -> Object:
+    return {name: value for name, value in metadata.items() if name != "managedFields"}
+
+
+def _sealed(value: Any, schema: Type | None) -> Any:
+    """Wrap the raw parts of a configuration, which came parsed from YAML."""
+    if schema is None or value is None:
+        return value
+    if schema.kind == "raw":
+        return value if isinstance(value, RawJson) else RawJson.of(value)
+    if isinstance(value, dict) and schema.element is not None:
+        return {name: _sealed(item, schema.element) for name, item in value.items()}
+    if isinstance(value, dict):
+        fields = schema.fields
+        return {
+            name: _sealed(item, fields[name].type) if name in fields else item for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_sealed(item, schema.element) for item in value]
+    return value
+
+
+def _conflict(problem: FieldConflicts) -> errors.ApiError:
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": path}
+        for who, path in problem.conflicts
+    ]
+    count = len(causes)
+    if count == 1:
+        who, path = problem.conflicts[0]
+        message = f"Apply failed with 1 conflict: conflict with {who}: {path}"
+    else:
+        lines: list[str] = []
+        for who in dict.fromkeys(who for who, _ in problem.conflicts):
+            lines.append(f"conflicts with {who}:")
+            lines += [f"- {path}" for other, path in problem.conflicts if other == who]
+        message = f"Apply failed with {count} conflicts: " + "\n".join(lines)
+    return errors.apply_conflict(causes, message)
