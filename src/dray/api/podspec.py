@@ -15,7 +15,6 @@ from dray.api.core import (
     PodResourceClaim,
     PodResourceClaimStatus,
     PodSchedulingGroup,
-    PodSchedulingGroup,
     ResourceRequirements,
 )
 from dray.api.meta import Condition, ObjectMeta, View
