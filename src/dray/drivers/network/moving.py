@@ -1,0 +1,194 @@
+"""Moving an interface into a container's network namespace, and back.
+
+`attach` gives an interface to the namespace of a process, renames it, sets address,
+MTU and routes, and pins the namespace with a bind mount, so that it outlives the
+container: a physical interface would fall back to the host when its namespace dies,
+a virtual one would die with it. `detach` fetches the interface from the pinned
+namespace, gives it its old name, and lets the namespace go.
+
+Both are idempotent: done twice, or after a crash in between, they end in the same
+state. Netlink is spoken through pyroute2 (`pip install 'dray[network]'`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import errno
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dray.driver import DriverError
+
+PINS = Path("/run/dray/netns")
+
+
+class Route(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One route inside the container."""
+
+    destination: str = "default"
+    gateway: str = ""
+    source: str = ""
+
+
+class InterfaceConfig(
+    msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """How the interface looks inside the container."""
+
+    name: str = ""  # empty means: as on the host
+    addresses: list[str] = []  # CIDR; empty means: those it had on the host
+    mtu: int | None = None
+    hardware_addr: str = ""
+
+
+class NetworkConfig(
+    msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """The driver's opaque config: as dranet's, the part that this driver supports."""
+
+    interface: InterfaceConfig = InterfaceConfig()
+    routes: list[Route] = []
+
+
+class Move(msgspec.Struct, rename="camel", frozen=True):
+    """All that attach and detach need to know; written down at prepare."""
+
+    key: str  # names the pinned namespace: claim and device
+    host_name: str
+    container_name: str
+    addresses: list[str]
+    mtu: int | None = None
+    hardware_addr: str = ""
+    routes: list[Route] = []
+
+
+def netlink(namespace: str | None = None) -> Any:
+    """Open a netlink socket, in another namespace if one is named."""
+    try:
+        module: Any = importlib.import_module("pyroute2")
+    except ImportError:
+        raise DriverError("the package pyroute2 is not installed; try: pip install 'dray[network]'") from None
+    return module.IPRoute(netns=namespace) if namespace else module.IPRoute()
+
+
+def addresses_by_interface() -> dict[str, list[str]]:
+    """Return the host's IP addresses (CIDR) by interface; empty where netlink is not to be had."""
+    found: dict[str, list[str]] = {}
+    try:
+        with netlink() as link:
+            names = {entry["index"]: entry.get_attr("IFLA_IFNAME") for entry in link.get_links()}
+            for entry in link.get_addr():
+                address = f"{entry.get_attr('IFA_ADDRESS')}/{entry['prefixlen']}"
+                found.setdefault(names.get(entry["index"], ""), []).append(address)
+    except (DriverError, OSError):
+        return {}
+    return found
+
+
+def _index(link: Any, name: str) -> int | None:
+    found = link.link_lookup(ifname=name)
+    return int(found[0]) if found else None
+
+
+def attach(move: Move, pid: int, pins: Path = PINS) -> None:
+    """Move the interface into the namespace of the process."""
+    namespace = f"/proc/{pid}/ns/net"
+    if os.stat(namespace).st_ino == os.stat("/proc/self/ns/net").st_ino:
+        raise DriverError(
+            f"the container shares the host's network, so {move.host_name} cannot be moved into it; "
+            "use a runtime with network namespaces (runc)"
+        )
+    pin = pins / move.key
+    _pin(namespace, pin)
+    with netlink() as link:
+        index = _index(link, move.host_name)
+        if index is not None:
+            link.link("set", index=index, state="down")
+            link.link("set", index=index, net_ns_pid=pid)
+    with netlink(str(pin)) as inside:
+        index = _index(inside, move.host_name)
+        if index is None:
+            index = _index(inside, move.container_name)
+        if index is None:
+            raise DriverError(f"interface {move.host_name} is neither on the host nor in the container")
+        _configure(inside, index, move)
+
+
+def _configure(link: Any, index: int, move: Move) -> None:
+    changes: dict[str, Any] = {"ifname": move.container_name}
+    if move.mtu is not None:
+        changes["mtu"] = move.mtu
+    if move.hardware_addr:
+        changes["address"] = move.hardware_addr
+    link.link("set", index=index, **changes)
+    link.link("set", index=index, state="up")
+    for cidr in move.addresses:
+        address, _, prefix = cidr.partition("/")
+        _tolerating_exists(link.addr, "add", index=index, address=address, prefixlen=int(prefix or 32))
+    for route in move.routes:
+        options: dict[str, Any] = {"dst": route.destination, "oif": index}
+        if route.gateway:
+            options["gateway"] = route.gateway
+        if route.source:
+            options["prefsrc"] = route.source
+        _tolerating_exists(link.route, "add", **options)
+
+
+def _tolerating_exists(call: Any, *args: Any, **kwargs: Any) -> None:
+    try:
+        call(*args, **kwargs)
+    except Exception as error:
+        if getattr(error, "code", None) != errno.EEXIST:
+            raise
+
+
+def detach(move: Move, pins: Path = PINS) -> None:
+    """Fetch the interface back to the host and let the namespace go."""
+    pin = pins / move.key
+    if not pin.exists():
+        return  # never attached, or detached already
+    if os.path.ismount(pin) or _is_namespace(pin):
+        with netlink(str(pin)) as inside:
+            index = _index(inside, move.container_name) or _index(inside, move.host_name)
+            if index is not None:
+                inside.link("set", index=index, state="down")
+                inside.link("set", index=index, ifname=move.host_name)
+                inside.link("set", index=index, net_ns_pid=os.getpid())
+        _unmount(pin)
+    pin.unlink(missing_ok=True)
+
+
+def _is_namespace(path: Path) -> bool:
+    try:
+        return path.stat().st_dev == os.stat("/proc/self/ns/net").st_dev
+    except OSError:
+        return False
+
+
+_MS_BIND = 4096
+_MNT_DETACH = 2
+
+
+def _libc() -> Any:
+    return ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+
+
+def _pin(namespace: str, pin: Path) -> None:
+    if pin.exists() and _is_namespace(pin):
+        if pin.stat().st_ino == os.stat(namespace).st_ino:
+            return
+        _unmount(pin)  # of an earlier container of the same claim
+    pin.parent.mkdir(parents=True, exist_ok=True)
+    pin.touch()
+    if _libc().mount(namespace.encode(), str(pin).encode(), b"none", _MS_BIND, None) != 0:
+        code = ctypes.get_errno()
+        raise DriverError(f"the container's network namespace cannot be pinned at {pin}: {os.strerror(code)}")
+
+
+def _unmount(pin: Path) -> None:
+    _libc().umount2(str(pin).encode(), _MNT_DETACH)
