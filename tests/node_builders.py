@@ -95,3 +95,44 @@ async def eventually(check, seconds=5.0, what=""):
         if asyncio.get_running_loop().time() > deadline:
             raise AssertionError(f"did not happen within {seconds} s: {what or check}")
         await asyncio.sleep(0.01)
+
+
+def pod(name="reader", *, containers=None, claims=("light",), node=NODE, restart="Never", **spec):
+    """A pod that is bound to the node; by default one container that uses the first claim whole."""
+    if containers is None:
+        containers = [container(claims=[{"name": entry} for entry in claims])]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "nodeName": node,
+            "restartPolicy": restart,
+            "containers": containers,
+            "resourceClaims": [{"name": entry, "resourceClaimName": entry} for entry in claims],
+            **spec,
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+def container(name="main", script="env; sleep 30", *, claims=(), **more):
+    """A container that runs a shell script."""
+    return {
+        "name": name,
+        "image": "busybox",
+        "command": ["/bin/sh", "-c", script],
+        "resources": {"claims": list(claims)},
+        **more,
+    }
+
+
+def pod_path(name="reader", namespace="default"):
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def add_pod(api, name="reader", devices=(("lamp", "lamp-0"),), **more):
+    """Store a pod with one claim of its own, allocated and reserved for it; returns the pod's uid."""
+    stored = api.put(pod_path(name), pod(name, claims=(f"{name}-light",), **more))
+    api.put(claim_path(f"{name}-light"), claim(f"{name}-light", devices, pod=stored))
+    return stored["metadata"]["uid"]

@@ -120,7 +120,7 @@ def _container(
     }
     if state.started_at:
         status["containerID"] = _container_id(machine, state.spec.name, state.attempt, runtime)
-    last = state.last_ended if state.ended is None or state.stage != DOWN else state.last_ended
+    last = state.last_ended
     if state.stage == DOWN and state.waiting_reason and state.ended is not None:
         last = state.ended
     if last is not None:

@@ -1,0 +1,265 @@
+"""The node's own objects in the cluster: Node, its status, and the lease that says it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dray.client import AlreadyExists, Client, ClientError, Conflict, NotFound
+from dray.client.resources import LEASES, NAMESPACES, NODES, SLICES
+from dray.node.status import api_time
+
+log = logging.getLogger("dray.node")
+
+LEASE_NAMESPACE = "kube-node-lease"
+LEASE_SECONDS = 40
+RENEW_SECONDS = 10.0
+STATUS_SECONDS = 10.0  # how often the status is looked at
+STATUS_REPEAT_SECONDS = 300.0  # how often it is written though nothing changed
+NOT_READY_TAINT = "node.kubernetes.io/not-ready"
+KUBELET_VERSION = "v1.37.0-dray"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the node says of itself."""
+
+    name: str
+    address: str
+    port: int  # of the log server
+    labels: Mapping[str, str] = field(default_factory=dict)
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    runtime: str = "process"
+    taints: tuple[Mapping[str, str], ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+def machine_capacity(max_pods: int) -> dict[str, str]:
+    """Return what this machine has, in the words of a node's capacity."""
+    disk = os.statvfs("/")
+    memory_kib = next(
+        int(line.split()[1])
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("MemTotal")
+    )
+    return {
+        "cpu": str(os.cpu_count() or 1),
+        "memory": f"{memory_kib}Ki",
+        "ephemeral-storage": f"{disk.f_blocks * disk.f_frsize // 1024}Ki",
+        "pods": str(max_pods),
+        "hugepages-1Gi": "0",
+        "hugepages-2Mi": "0",
+    }
+
+
+def node_labels(name: str) -> dict[str, str]:
+    """Return the labels that every node has."""
+    arch = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    return {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": arch,
+        "beta.kubernetes.io/os": "linux",
+        "beta.kubernetes.io/arch": arch,
+    }
+
+
+class Membership:
+    """Keeps the Node object and its lease."""
+
+    def __init__(self, client: Client, facts: NodeFacts, clock: Callable[[], float] = time.time) -> None:
+        self._client = client
+        self.facts = facts
+        self._clock = clock
+        self._ready_since = api_time(clock())
+        self.uid = ""
+
+    async def register(self) -> None:
+        """Create the Node, or bring an existing one up to date; tries until the API server lets it."""
+        pause = 0.2
+        while True:
+            try:
+                await self._register()
+                return
+            except ClientError as error:
+                log.warning("cannot register node %s: %s; again in %.1f s", self.facts.name, error, pause)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 10.0)
+
+    async def _register(self) -> None:
+        facts = self.facts
+        labels = {**node_labels(facts.name), **facts.labels}
+        node = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": facts.name, "labels": labels, "annotations": dict(facts.annotations)},
+            "spec": {"taints": [dict(taint) for taint in facts.taints]} if facts.taints else {},
+            "status": self._status(),
+        }
+        try:
+            made = await self._client.create(NODES, node)
+        except AlreadyExists:
+            patch = {"metadata": {"labels": labels, "annotations": dict(facts.annotations)}}
+            made = await self._client.patch(NODES, facts.name, patch)
+        self.uid = made["metadata"]["uid"]
+        await self.write_status()
+        await self._untaint()
+        log.info("node %s is registered", facts.name)
+
+    async def _untaint(self) -> None:
+        """Remove the taint of new nodes.
+
+        In a full cluster the node lifecycle controller does that too; where there is none, nobody else would.
+        """
+        for _ in range(5):
+            node = await self._client.get(NODES, self.facts.name)
+            taints = node.get("spec", {}).get("taints") or []
+            kept = [taint for taint in taints if taint.get("key") != NOT_READY_TAINT]
+            if kept == taints:
+                return
+            patch = {
+                "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
+                "spec": {"taints": kept or None},
+            }
+            try:
+                await self._client.patch(NODES, self.facts.name, patch)
+                return
+            except Conflict:
+                continue
+
+    async def write_status(self) -> None:
+        """Write the whole status."""
+        await self._client.patch(NODES, self.facts.name, {"status": self._status()}, subresource="status")
+
+    def _status(self) -> dict[str, Any]:
+        facts = self.facts
+        now = api_time(self._clock())
+        conditions = [
+            (
+                "MemoryPressure",
+                "False",
+                "KubeletHasSufficientMemory",
+                "the node has sufficient memory available",
+            ),
+            ("DiskPressure", "False", "KubeletHasNoDiskPressure", "the node has no disk pressure"),
+            ("PIDPressure", "False", "KubeletHasSufficientPID", "the node has sufficient PIDs available"),
+            ("Ready", "True", "KubeletReady", "dray's node agent is posting ready status"),
+        ]
+        return {
+            "capacity": dict(facts.capacity),
+            "allocatable": dict(facts.capacity),
+            "addresses": [
+                {"type": "InternalIP", "address": facts.address},
+                {"type": "Hostname", "address": facts.name},
+            ],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": facts.port}},
+            "conditions": [
+                {
+                    "type": kind,
+                    "status": status,
+                    "reason": reason,
+                    "message": message,
+                    "lastHeartbeatTime": now,
+                    "lastTransitionTime": self._ready_since,
+                }
+                for kind, status, reason, message in conditions
+            ],
+            "nodeInfo": _node_info(facts.runtime),
+        }
+
+    async def run(self) -> None:
+        """Renew the lease and the status until cancelled."""
+        await asyncio.gather(self._renew_lease(), self._repeat_status())
+
+    async def _repeat_status(self) -> None:
+        while True:
+            await asyncio.sleep(STATUS_REPEAT_SECONDS)
+            try:
+                await self.write_status()
+            except NotFound:
+                await self.register()
+            except ClientError as error:
+                log.warning("node status not written: %s", error)
+
+    async def _renew_lease(self) -> None:
+        while True:
+            try:
+                await self._renew_once()
+            except Conflict:
+                continue
+            except ClientError as error:
+                log.warning("lease not renewed: %s", error)
+            await asyncio.sleep(RENEW_SECONDS)
+
+    async def _renew_once(self) -> None:
+        name = self.facts.name
+        now = _micro_time(self._clock())
+        spec = {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}
+        try:
+            await self._client.patch(LEASES, name, {"spec": spec}, LEASE_NAMESPACE)
+        except NotFound:
+            owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": self.uid}
+            lease = {"metadata": {"name": name, "ownerReferences": [owner]}, "spec": spec}
+            try:
+                await self._client.create(LEASES, lease, LEASE_NAMESPACE)
+            except NotFound:
+                # A small cluster may have nobody who makes this namespace.
+                await self._client.create(NAMESPACES, {"metadata": {"name": LEASE_NAMESPACE}})
+                await self._client.create(LEASES, lease, LEASE_NAMESPACE)
+
+    async def wipe_slices(self, driver: str = "") -> None:
+        """Delete this node's ResourceSlices, all or those of one driver; drivers that live publish again."""
+        selector = f"spec.nodeName={self.facts.name}"
+        if driver:
+            selector += f",spec.driver={driver}"
+        pause = 0.2
+        while True:
+            try:
+                found = await self._client.list(SLICES, fieldSelector=selector)
+                for item in found.items:
+                    meta = item["metadata"]
+                    try:
+                        await self._client.delete(SLICES, meta["name"], uid=meta["uid"])
+                    except (NotFound, Conflict):
+                        continue
+                return
+            except ClientError as error:
+                log.warning("slices not deleted: %s; again in %.1f s", error, pause)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 30.0)
+
+
+def _node_info(runtime: str) -> dict[str, str]:
+    def read(path: str) -> str:
+        try:
+            return Path(path).read_text().strip()
+        except OSError:
+            return ""
+
+    release = dict(line.split("=", 1) for line in read("/etc/os-release").splitlines() if "=" in line)
+    arch = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    return {
+        "machineID": read("/etc/machine-id"),
+        "systemUUID": read("/sys/class/dmi/id/product_uuid"),
+        "bootID": read("/proc/sys/kernel/random/boot_id"),
+        "kernelVersion": platform.release(),
+        "osImage": release.get("PRETTY_NAME", "Linux").strip('"'),
+        "containerRuntimeVersion": f"{runtime}://1.0",
+        "kubeletVersion": KUBELET_VERSION,
+        "kubeProxyVersion": "",
+        "operatingSystem": "linux",
+        "architecture": arch,
+    }
+
+
+def _micro_time(seconds: float) -> str:
+    """Leases need exactly six decimals."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
