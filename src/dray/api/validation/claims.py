@@ -92,18 +92,23 @@ def validate_changed_metadata_strictly(new: Json, old: Json) -> list[FieldError]
 
 def validate_template(template: Json, context: ValidationContext) -> list[FieldError]:
     """Check a new ResourceClaimTemplate."""
-    errors = validate_new_metadata(metadata_of(template), namespaced=True)
-    spec = template.get("spec") or {}
-    errors += validate_template_metadata(spec.get("metadata"), _SPEC.child("metadata"))
-    errors += validate_claim_spec(spec.get("spec") or {}, _SPEC.child("spec"), context)
+    errors = _validate_template(template, context)
     return errors + check_declared(
         RESOURCE_CLAIM_TEMPLATE, template, None, features=context.features, version=context.version
     )
 
 
+def _validate_template(template: Json, context: ValidationContext) -> list[FieldError]:
+    errors = validate_new_metadata(metadata_of(template), namespaced=True)
+    spec = template.get("spec") or {}
+    errors += validate_template_metadata(spec.get("metadata"), _SPEC.child("metadata"))
+    return errors + validate_claim_spec(spec.get("spec") or {}, _SPEC.child("spec"), context)
+
+
 def validate_template_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
-    """Check an update of a ResourceClaimTemplate; its spec may not change."""
-    errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
+    """Check an update of a ResourceClaimTemplate; its spec may not change, and is judged all the same."""
+    errors = _validate_template(new, context)
+    errors += validate_changed_metadata(metadata_of(new), metadata_of(old))
     errors += validate_immutable(new.get("spec"), old.get("spec"), _SPEC)
     return errors + check_declared(
         RESOURCE_CLAIM_TEMPLATE, new, old, features=context.features, version=context.version

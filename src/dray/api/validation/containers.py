@@ -52,6 +52,15 @@ _FIELD_PATHS = frozenset(
         "status.podIPs",
     }
 )
+# Fields that exist in the downward API, though not for every use of it.
+_KNOWN_FIELD_PATHS = _FIELD_PATHS | {
+    "metadata.annotations",
+    "metadata.labels",
+    "spec.restartPolicy",
+    "spec.schedulerName",
+    "spec.host",
+    "status.phase",
+}
 
 
 def validate_containers(
@@ -219,9 +228,12 @@ def validate_field_reference(
     reference: Json, path: Path, allowed: frozenset[str] = _FIELD_PATHS
 ) -> list[FieldError]:
     """Check a reference to a field of the pod itself."""
-    field_path = reference.get("fieldPath") or ""
+    field_path, version = reference.get("fieldPath") or "", reference.get("apiVersion") or "v1"
     if not field_path:
         return [required(path.child("fieldPath"))]
+    if version != "v1":
+        detail = f"error converting fieldPath: unsupported pod version: {version}"
+        return [invalid(path.child("fieldPath"), field_path, detail)]
     subject, bracket, key = field_path.partition("['")
     if bracket and key.endswith("']"):
         key = key.removesuffix("']")
@@ -229,9 +241,13 @@ def validate_field_reference(
             return invalid_each(path, key.lower(), label_key(key.lower()))
         if subject == "metadata.labels":
             return invalid_each(path, key, label_key(key))
-        return [invalid(path, subject, "does not support subscript")]
+        detail = f"error converting fieldPath: field label does not support subscript: {field_path}"
+        return [invalid(path.child("fieldPath"), field_path, detail)]
     if field_path in allowed:
         return []
+    if field_path not in _KNOWN_FIELD_PATHS:
+        detail = f"error converting fieldPath: field label not supported: {field_path}"
+        return [invalid(path.child("fieldPath"), field_path, detail)]
     return [not_supported(path.child("fieldPath"), field_path, sorted(allowed))]
 
 
@@ -247,9 +263,10 @@ def _validate_environment_sources(sources: list[Json], path: Path) -> list[Field
             place = here.child(kind).child("name")
             errors += validate_subdomain(name, place) if name else [required(place)]
         if not given:
-            errors.append(invalid(here, "", "must specify one of: `configMapRef` or `secretRef`"))
+            # Reported on the list, not on its item.
+            errors.append(invalid(path, "", "must specify one of: `configMapRef` or `secretRef`"))
         elif len(given) > 1:
-            errors.append(invalid(here, "", "may not have more than one field specified at a time"))
+            errors.append(invalid(path, "", "may not have more than one field specified at a time"))
     return errors
 
 

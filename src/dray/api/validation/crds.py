@@ -13,7 +13,6 @@ from dray.api.validation.context import ValidationContext
 from dray.api.validation.fields import (
     FieldError,
     Path,
-    duplicate,
     forbidden,
     invalid,
     invalid_each,
@@ -41,12 +40,13 @@ def validate_definition(definition: Json, context: ValidationContext) -> list[Fi
     wanted = f"{names.get('plural') or ''}.{group}"
 
     def is_plural_of_group(name: str) -> list[str]:
-        return [] if name == wanted else ['must be spec.names.plural+"."+spec.group']
+        problems = dns_subdomain(name)
+        return problems if name == wanted else [*problems, 'must be spec.names.plural+"."+spec.group']
 
     errors = validate_new_metadata(
         metadata_of(definition), namespaced=False, name_format=is_plural_of_group, qualified_finalizers=False
     )
-    return errors + _validate_spec(spec)
+    return errors + _validate_stored_versions(spec.get("versions") or []) + _validate_spec(spec)
 
 
 def validate_definition_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
@@ -114,17 +114,36 @@ def _validate_versions(versions: list[Json]) -> list[FieldError]:
     for number, version in enumerate(versions):
         here, name = path.at(number), version.get("name") or ""
         errors += invalid_each(here.child("name"), name, dns_1035_label(name))
-        if name in seen:
-            errors.append(duplicate(here.child("name"), name))
         seen.add(name)
-        schema = (version.get("schema") or {}).get("openAPIV3Schema")
-        if schema is None:
-            errors.append(required(here.child("schema", "openAPIV3Schema"), "schemas are required"))
-        else:
-            errors += _validate_root(schema, here.child("schema", "openAPIV3Schema"))
+    errors += _validate_schemas(versions)
+    if len(seen) < len(versions):
+        errors.append(invalid(path, versions, "must contain unique version names"))
     if sum(bool(version.get("storage")) for version in versions) != 1:
         detail = "must have exactly one version marked as storage version"
         errors.append(invalid(path, versions, detail))
+    return errors
+
+
+def _validate_stored_versions(versions: list[Json]) -> list[FieldError]:
+    """Check what the server notes in the status of a new definition: its first storage version."""
+    path, stored = Path("status.storedVersions"), [v.get("name") for v in versions if v.get("storage")]
+    if not stored:
+        return [invalid(path, None, "must have at least one stored version")]
+    # Each version can account for one note only, so a second storage version stands alone.
+    noted = stored[:1]
+    detail = "must have the storage version {}"
+    return [invalid(path, noted, detail.format(name)) for name in stored[1:]]
+
+
+def _validate_schemas(versions: list[Json]) -> list[FieldError]:
+    """Check the schemas; where all versions share one, it is reported as the schema of the definition."""
+    schemas = [(version.get("schema") or {}).get("openAPIV3Schema") for version in versions]
+    if schemas and schemas[0] is not None and all(schema == schemas[0] for schema in schemas):
+        return _validate_root(schemas[0], _SPEC.child("validation", "openAPIV3Schema"))
+    errors: list[FieldError] = []
+    for number, schema in enumerate(schemas):
+        here = _SPEC.child("versions").at(number).child("schema", "openAPIV3Schema")
+        errors += [required(here, "schemas are required")] if schema is None else _validate_root(schema, here)
     return errors
 
 

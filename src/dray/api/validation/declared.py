@@ -159,7 +159,8 @@ class _Walk:
     def check(self, rule: Declared, value: Any, old: Any, path: Path, correlated: bool) -> list[FieldError]:
         """Check one field; `correlated` says that `old` is what stood in its place."""
         if self.is_update and correlated:
-            if is_same(value, old):
+            # For an object that can be null, null and {} are different things.
+            if is_same(value, old) and (not rule.nullable or (value is None) == (old is None)):
                 return []
             if rule.immutable:
                 return [invalid(path, None, "field is immutable")]

@@ -149,7 +149,7 @@ def _validate_qualified_finalizers(metadata: Json, path: Path) -> list[FieldErro
     return [
         invalid(path.child("finalizers").at(number), name, detail)
         for number, name in enumerate(metadata.get("finalizers") or [])
-        if name not in STANDARD_FINALIZERS and len(name.split("/")) != 2
+        if "/" not in name and name not in STANDARD_FINALIZERS
     ]
 
 

@@ -52,7 +52,12 @@ def validate_node(node: Json, context: ValidationContext) -> list[FieldError]:
 
 
 def validate_node_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
-    """Check a changed node, or its changed status."""
+    """Check a changed node."""
+    return validate_node(new, context) + validate_node_status(new, old, context)
+
+
+def validate_node_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+    """Check the changed status of a node, and what neither way may change."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     errors += _validate_amounts(new) + _validate_features(new)
     addresses = (new.get("status") or {}).get("addresses") or []
@@ -129,8 +134,12 @@ def _pod_blocks(node: Json) -> list[str]:
 
 def _validate_block(block: str, path: Path) -> list[FieldError]:
     try:
-        ipaddress.ip_network(block, strict=False)
+        network = ipaddress.ip_interface(block).network if "/" in block else None
     except ValueError:
+        network = None
+    if network is None:
         detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
         return [invalid(path, block, detail)]
+    if ipaddress.ip_interface(block).ip != network.network_address:
+        return [invalid(path, block, "must not have bits set beyond the prefix length")]
     return []

@@ -199,9 +199,6 @@ def _validate_names(spec: Json, path: Path) -> list[FieldError]:
     for field in ("hostname", "subdomain"):
         if spec.get(field):
             errors += invalid_each(path.child(field), spec[field], dns_label(spec[field]))
-    for number, secret in enumerate(spec.get("imagePullSecrets") or []):
-        if not secret.get("name"):
-            errors.append(required(path.child("imagePullSecrets").at(number).child("name")))
     for number, gate in enumerate(spec.get("readinessGates") or []):
         name = gate.get("conditionType") or ""
         here = path.child("readinessGates").at(number).child("conditionType")

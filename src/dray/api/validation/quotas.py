@@ -220,7 +220,7 @@ def _validate_limit_order(name: str, found: Mapping[str, Quantity | None], path:
         here = path.child("maxLimitRequestRatio").key(name)
         if ratio < Quantity.of(1):
             errors.append(invalid(here, str(ratio), f"ratio {ratio} is less than 1"))
-        if minimum is not None and maximum is not None and minimum.sign > 0:
+        if minimum is not None and maximum is not None and minimum.sign != 0:
             most = maximum.nanos / minimum.nanos
             if ratio.nanos / 10**9 > most:
                 errors.append(invalid(here, str(ratio), f"ratio {ratio} is greater than max/min = {most:f}"))

@@ -38,7 +38,10 @@ def validate_cluster_role(role: Json, context: ValidationContext) -> list[FieldE
             detail = "at least one clusterRoleSelector required if aggregationRule is non-nil"
             errors.append(required(path, detail))
         for number, selector in enumerate(selectors):
-            errors += validate_label_selector(selector, path.at(number))
+            problems = validate_label_selector(selector, path.at(number))
+            errors += problems
+            if problems:
+                errors.append(invalid(path.at(number), None, "invalid label selector."))
     return errors
 
 

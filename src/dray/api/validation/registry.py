@@ -74,7 +74,7 @@ VALIDATORS: dict[str, Validators] = {
         taint_rules.validate_pool_status_request_status,
     ),
     "Pod": Validators(pods.validate_pod, pod_changes.validate_pod_update, pod_changes.validate_pod_status),
-    "Node": Validators(nodes.validate_node, nodes.validate_node_update, nodes.validate_node_update),
+    "Node": Validators(nodes.validate_node, nodes.validate_node_update, nodes.validate_node_status),
     "Namespace": Validators(
         core_kinds.validate_namespace,
         core_kinds.validate_namespace_update,
@@ -152,9 +152,9 @@ def kind_key(group: str, kind: str) -> str:
 def validate_create(kind: str, obj: Json, context: ValidationContext) -> list[FieldError]:
     """Judge a new object, after defaults, name generation and removal of fields of disabled features."""
     validators = VALIDATORS.get(kind)
-    if validators is None:
-        return _once(_validate_any(obj))
-    return _once(validators.create(obj, context))
+    errors = validators.create(obj, context) if validators is not None else []
+    # What holds for every object is asked last, so that kinds can say it in their own words.
+    return _once(errors or _validate_any(obj))
 
 
 def validate_update(kind: str, new: Json, old: Json, context: ValidationContext) -> list[FieldError]:

@@ -111,7 +111,9 @@ def validate_priority_class(priority_class: Json, context: ValidationContext) ->
         detail = f"maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}"
         errors.append(forbidden(Path("value"), detail))
     policy = priority_class.get("preemptionPolicy")
-    if policy and policy not in ("PreemptLowerPriority", "Never"):
+    if policy == "":
+        errors.append(required(Path("preemptionPolicy")))
+    elif policy is not None and policy not in ("PreemptLowerPriority", "Never"):
         errors.append(not_supported(Path("preemptionPolicy"), policy, ("PreemptLowerPriority", "Never")))
     return errors
 

@@ -14,7 +14,7 @@ from dray.api.quantity import Quantity, parse_quantity
 from dray.api.validation.capacity import validate_capacity
 from dray.api.validation.claim_status import validate_binding_conditions, validate_skipped_operations
 from dray.api.validation.context import ValidationContext
-from dray.api.validation.declared import check_declared, fully_qualified_name
+from dray.api.validation.declared import check_declared
 from dray.api.validation.equality import is_same
 from dray.api.validation.fields import (
     FieldError,
@@ -366,8 +366,9 @@ def _validate_partition_types(spec: Json, name: str) -> list[FieldError]:
     if not any(device.get("consumesCounters") for device in devices):
         detail = "may only be set on a slice which declares devices that consume counters"
         return [invalid(_SPEC.child("partitionTypeAttribute"), name, detail)]
-    # A malformed name is a declared error; no device could carry it.
-    if fully_qualified_name(name, _SPEC):
+    # A malformed name is a declared error; no device could carry it. Upper case is judged mildly here, so
+    # that a name may be refused and missed at once.
+    if "/" not in name or validate_qualified_name(name, _SPEC):
         return []
     bare_name = name.removeprefix(f"{spec.get('driver') or ''}/")
     errors: list[FieldError] = []

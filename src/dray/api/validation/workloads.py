@@ -37,7 +37,8 @@ from dray.api.validation.selectors import (
 Json = Mapping[str, Any]
 
 _SPEC, _STATUS = Path("spec"), Path("status")
-INDEXED_PARALLELISM_MAX = 100_000
+INDEXED_PARALLELISM_MAX = FAILED_INDEXES_MAX = MANY_COMPLETIONS = 100_000
+LIMIT_WITH_MANY_COMPLETIONS = 10_000
 
 
 # --- Deployment and ReplicaSet -----------------------------------------------------------
@@ -111,10 +112,14 @@ def _validate_replicas_of_template(spec: Json) -> list[FieldError]:
     if selector is None:
         errors.append(required(_SPEC.child("selector")))
     else:
-        errors += validate_label_selector(selector, _SPEC.child("selector"))
+        problems = validate_label_selector(selector, _SPEC.child("selector"))
+        errors += problems
         if is_empty_selector(selector):
             detail = "empty selector is invalid for deployment"
             errors.append(invalid(_SPEC.child("selector"), dict(selector), detail))
+        if problems:
+            # Nobody can tell whether the template fits, so the template is not looked at.
+            return [*errors, invalid(_SPEC.child("selector"), dict(selector), "invalid label selector")]
     return errors + _validate_lasting_template(spec, "ReplicaSet")
 
 
@@ -123,7 +128,10 @@ def _validate_lasting_template(spec: Json, owner: str) -> list[FieldError]:
     template, path = spec.get("template") or {}, _SPEC.child("template")
     labels = (template.get("metadata") or {}).get("labels") or {}
     errors: list[FieldError] = []
-    if not is_empty_selector(spec.get("selector")) and not selector_matches(spec["selector"], labels):
+    selector = spec.get("selector")
+    is_sound = not validate_label_selector(selector, path)
+    # No selector at all selects nothing; an empty one selects everything.
+    if selector is None or (is_sound and not selector_matches(selector, labels)):
         detail = "`selector` does not match template `labels`"
         errors.append(invalid(path.child("metadata", "labels"), labels, detail))
     errors += validate_pod_template(template, path)
@@ -179,12 +187,7 @@ def validate_daemon_set_update(new: Json, old: Json, context: ValidationContext)
 def _validate_daemon_set_spec(spec: Json) -> list[FieldError]:
     selector = spec.get("selector")
     errors = validate_label_selector(selector, _SPEC.child("selector"))
-    template_labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
-    if selector is None:
-        # A missing selector selects nothing, so it cannot match the template.
-        here = _SPEC.child("template", "metadata", "labels")
-        errors.append(invalid(here, template_labels, "`selector` does not match template `labels`"))
-    elif is_empty_selector(selector):
+    if selector is not None and is_empty_selector(selector):
         detail = "empty selector is invalid for daemonset"
         errors.append(invalid(_SPEC.child("selector"), dict(selector), detail))
     errors += _validate_lasting_template(spec, "DaemonSet")
@@ -198,6 +201,17 @@ def _validate_daemon_set_spec(spec: Json) -> list[FieldError]:
         for field in ("maxUnavailable", "maxSurge"):
             errors += _validate_share(rolling.get(field), path.child("rollingUpdate", field))
             errors += _at_most_everything(rolling.get(field), path.child("rollingUpdate", field))
+        unavailable, surge = (
+            bool(_number(rolling.get(field) or 0)) for field in ("maxUnavailable", "maxSurge")
+        )
+        if unavailable and surge:
+            here = path.child("rollingUpdate", "maxSurge")
+            errors.append(
+                invalid(here, rolling["maxSurge"], "may not be set when maxUnavailable is non-zero")
+            )
+        elif not unavailable and not surge:
+            here = path.child("rollingUpdate", "maxUnavailable")
+            errors.append(required(here, "cannot be 0 when maxSurge is 0"))
     return errors
 
 
@@ -277,7 +291,7 @@ def _validate_completion(spec: Json) -> list[FieldError]:
     mode = spec.get("completionMode") or "NonIndexed"
     errors: list[FieldError] = []
     if mode not in ("NonIndexed", "Indexed"):
-        return [not_supported(_SPEC.child("completionMode"), mode, ("NonIndexed", "Indexed"))]
+        errors.append(not_supported(_SPEC.child("completionMode"), mode, ("NonIndexed", "Indexed")))
     if mode == "Indexed":
         if spec.get("completions") is None:
             errors.append(required(_SPEC.child("completions"), "when completion mode is Indexed"))
@@ -291,12 +305,35 @@ def _validate_completion(spec: Json) -> list[FieldError]:
         if failed is not None and completions is not None and failed > completions:
             here = _SPEC.child("maxFailedIndexes")
             errors.append(invalid(here, failed, "must be less than or equal to completions"))
-    else:
-        for field in ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"):
-            if spec.get(field) is not None:
-                errors.append(invalid(_SPEC.child(field), spec[field], "requires indexed completion mode"))
+        if failed is not None and failed > FAILED_INDEXES_MAX:
+            detail = f"must be less than or equal to {FAILED_INDEXES_MAX}"
+            errors.append(invalid(_SPEC.child("maxFailedIndexes"), failed, detail))
+        errors += _validate_many_completions(spec)
+    for field in ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"):
+        # Of an unknown mode only the success policy is known to be wrong.
+        is_wrong = mode == "NonIndexed" or (mode != "Indexed" and field == "successPolicy")
+        if is_wrong and spec.get(field) is not None:
+            errors.append(invalid(_SPEC.child(field), spec[field], "requires indexed completion mode"))
     if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
         errors.append(required(_SPEC.child("backoffLimitPerIndex"), "when maxFailedIndexes is specified"))
+    return errors
+
+
+def _validate_many_completions(spec: Json) -> list[FieldError]:
+    """Check that a huge job that retries by index keeps its books small."""
+    if (spec.get("completions") or 0) <= MANY_COMPLETIONS or spec.get("backoffLimitPerIndex") is None:
+        return []
+    errors: list[FieldError] = []
+    if spec.get("maxFailedIndexes") is None:
+        detail = f"must be specified when completions is above {MANY_COMPLETIONS}"
+        errors.append(required(_SPEC.child("maxFailedIndexes"), detail))
+    for field in ("parallelism", "maxFailedIndexes"):
+        if (spec.get(field) or 0) > LIMIT_WITH_MANY_COMPLETIONS:
+            detail = (
+                f"must be less than or equal to {LIMIT_WITH_MANY_COMPLETIONS} when completions are above "
+                f"{MANY_COMPLETIONS} and used with backoff limit per index"
+            )
+            errors.append(invalid(_SPEC.child(field), spec[field], detail))
     return errors
 
 
@@ -305,8 +342,8 @@ def _validate_completion(spec: Json) -> list[FieldError]:
 
 def validate_disruption_budget(budget: Json, context: ValidationContext) -> list[FieldError]:
     """Check a new PodDisruptionBudget."""
-    errors = validate_new_metadata(metadata_of(budget), namespaced=True, qualified_finalizers=False)
-    return errors + _validate_budget_spec(budget.get("spec") or {})
+    # Its name may be whatever fits into a URL; that is checked for every kind.
+    return _validate_budget_spec(budget.get("spec") or {})
 
 
 def validate_disruption_budget_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
