@@ -8,6 +8,7 @@ validates claims and classes hands in a `SelectorChecker`.
 """
 
 from dray.api.validation.admin_access import check_admin_access, check_admin_access_of_status
+from dray.api.validation.claim_status import without_deallocated_devices
 from dray.api.validation.context import CelVerdict, NoCel, SelectorChecker, ValidationContext
 from dray.api.validation.core_kinds import validate_namespace_finalize
 from dray.api.validation.fields import ErrorType, FieldError, Path
@@ -45,4 +46,5 @@ __all__ = [
     "validate_update",
     "warnings_create",
     "warnings_update",
+    "without_deallocated_devices",
 ]

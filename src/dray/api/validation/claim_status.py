@@ -73,12 +73,29 @@ def validate_claim_status(new: Json, old: Json, context: ValidationContext) -> l
     errors += _validate_reservations(
         status, old_status, is_deleted=bool(metadata_of(new).get("deletionTimestamp"))
     )
-    errors += _validate_devices(status.get("devices") or [], allocation)
+    errors += _validate_devices(status.get("devices") or [], _allocated(status))
     if allocation is not None and old_status.get("allocation") is None:
         errors += _validate_allocation(allocation, _STATUS.child("allocation"), names)
     return errors + check_declared(
         RESOURCE_CLAIM, new, old, features=context.features, version=context.version
     )
+
+
+def without_deallocated_devices(new: Json, old: Json) -> dict[str, Any]:
+    """Return a claim without what it says about devices that it gives back with this update.
+
+    The server does so before it validates; nobody has to clear `status.devices` by hand.
+    """
+    status = new.get("status") or {}
+    gone = _allocated(old.get("status") or {}) - _allocated(status)
+    devices = [device for device in status.get("devices") or [] if SharedDevice.of(device) not in gone]
+    kept = {key: value for key, value in status.items() if key != "devices"}
+    return {**new, "status": {**kept, "devices": devices} if devices else kept}
+
+
+def _allocated(status: Json) -> set[SharedDevice]:
+    devices = (status.get("allocation") or {}).get("devices") or {}
+    return {SharedDevice.of(result) for result in devices.get("results") or []}
 
 
 def _validate_reservations(status: Json, old_status: Json, *, is_deleted: bool) -> list[FieldError]:
@@ -179,9 +196,7 @@ def validate_skipped_operations(operations: list[str], path: Path) -> list[Field
 # --- devices -----------------------------------------------------------------------------
 
 
-def _validate_devices(devices: list[Json], allocation: Json | None) -> list[FieldError]:
-    results = ((allocation or {}).get("devices") or {}).get("results") or []
-    allocated = {SharedDevice.of(result) for result in results}
+def _validate_devices(devices: list[Json], allocated: set[SharedDevice]) -> list[FieldError]:
     errors: list[FieldError] = []
     for number, device in enumerate(devices):
         errors += _validate_device(device, _STATUS.child("devices").at(number), allocated)

@@ -13,6 +13,7 @@ from typing import Any
 
 from dray.api.quantity import parse_quantity
 from dray.api.validation.context import ValidationContext
+from dray.api.validation.declared import Declared, check_declared
 from dray.api.validation.equality import is_same
 from dray.api.validation.fields import (
     FieldError,
@@ -41,6 +42,26 @@ _UPDATABLE = (
     "(allow it to be set to 1 if it was previously negative)"
 )
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_NODE_CLAIMS = "nodeAllocatableResourceClaimStatuses"
+_amount_name = Declared(required=True)
+_node_claim = Declared(
+    fields={
+        "resourceClaimName": Declared(required=True),
+        "containers": Declared(unique_by=()),
+        "mapping": Declared(
+            unique_by=("name",),
+            each=Declared(fields={"name": _amount_name, "quantity": Declared(required=True, nullable=True)}),
+        ),
+        "overhead": Declared(unique_by=("name",), each=Declared(fields={"name": _amount_name})),
+    }
+)
+POD_STATUS = Declared(
+    fields={
+        "status": Declared(
+            fields={_NODE_CLAIMS: Declared(unique_by=("resourceClaimName",), each=_node_claim)}
+        )
+    }
+)
 _SYSTEM_CONDITIONS = frozenset({"PodScheduled", "Ready", "Initialized"})
 
 
@@ -181,9 +202,11 @@ def validate_pod_status(new: Json, old: Json, context: ValidationContext) -> lis
                 _STATUS.child("conditions").at(number).child("Type"), kind, label_key(kind)
             )
     errors += _validate_nomination(status, old_status, bool((old.get("spec") or {}).get("nodeName")))
-    errors += validate_immutable(
-        status.get("qosClass"), old_status.get("qosClass"), _STATUS.child("qosClass")
-    )
+    # A status that leaves its class out keeps it.
+    if status.get("qosClass"):
+        errors += validate_immutable(
+            status["qosClass"], old_status.get("qosClass"), _STATUS.child("qosClass")
+        )
     for field in ("containerStatuses", "initContainerStatuses"):
         errors += _validate_transitions(field, status, old_status, spec)
     errors += _validate_claim_statuses(status, spec)
@@ -198,7 +221,10 @@ def validate_pod_status(new: Json, old: Json, context: ValidationContext) -> lis
         if container.get("allocatedResourcesStatus"):
             here = _STATUS.child("ephemeralContainerStatuses").at(number).child("allocatedResourcesStatus")
             errors.append(forbidden(here, "must not be specified in container status"))
-    return errors
+    shown = {"status": {_NODE_CLAIMS: status.get(_NODE_CLAIMS)}}
+    return errors + check_declared(
+        POD_STATUS, shown, None, features=context.features, version=context.version
+    )
 
 
 def _validate_nomination(status: Json, old_status: Json, is_bound: bool) -> list[FieldError]:
