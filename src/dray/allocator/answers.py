@@ -2,15 +2,15 @@
 
 Both are cheap to make, because most of them are thrown away: a plan remembers
 which devices were picked and builds the API objects when somebody reads
-`allocations`; a refusal counts reasons only when somebody reads `reasons`. Both
-describe the world at the moment of the question: read them before changing it.
+`allocations`; a refusal counts reasons only when somebody reads `reasons`. A plan
+describes the hardware at the moment of the question. Reasons are counted from what is
+in use when they are read: read them before changing the world.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from dray.api.resource import AllocationResult
@@ -70,7 +70,6 @@ class RequestReasons:
         return "; ".join(parts)
 
 
-@dataclass(frozen=True)
 class Plan:
     """The devices every claim would get on one node; nothing is taken yet.
 
@@ -78,17 +77,28 @@ class Plan:
     back through `World.set_claim`.
     """
 
-    node: str
-    steps: int  # search steps spent; 0 when an equal node had been answered before
-    _build: Callable[[], tuple[AllocationResult, ...]] = field(repr=False)
+    __slots__ = ("_allocations", "_make", "_view", "node", "steps")
 
-    @cached_property
+    def __init__(
+        self, node: str, steps: int, view: object, make: Callable[[object], tuple[AllocationResult, ...]]
+    ) -> None:
+        self.node = node
+        self.steps = steps  # search steps spent; 0 when an equal node had been answered before
+        self._view = view  # the node as it was when the plan was made
+        self._make = make
+        self._allocations: tuple[AllocationResult, ...] | None = None
+
+    @property
     def allocations(self) -> tuple[AllocationResult, ...]:
         """Return one allocation per claim, in the order of the claims."""
-        return self._build()
+        if self._allocations is None:
+            self._allocations = self._make(self._view)
+        return self._allocations
+
+    def __repr__(self) -> str:
+        return f"Plan(node={self.node!r}, steps={self.steps})"
 
 
-@dataclass(frozen=True)
 class Unsatisfied:
     """The claims do not fit on the node. Falsy.
 
@@ -96,19 +106,33 @@ class Unsatisfied:
     `gave_up` is set when the step budget ran out, so a solution might exist.
     """
 
-    node: str
-    steps: int
-    _explain: Callable[[], tuple[RequestReasons, ...]] = field(repr=False)
-    error: str | None = None
-    gave_up: bool = False
+    __slots__ = ("_explain", "_reasons", "error", "gave_up", "node", "steps")
+
+    def __init__(
+        self,
+        node: str,
+        steps: int,
+        explain: Callable[[], tuple[RequestReasons, ...]],
+        *,
+        error: str | None = None,
+        gave_up: bool = False,
+    ) -> None:
+        self.node = node
+        self.steps = steps
+        self.error = error
+        self.gave_up = gave_up
+        self._explain = explain
+        self._reasons: tuple[RequestReasons, ...] | None = None
 
     def __bool__(self) -> bool:
         return False
 
-    @cached_property
+    @property
     def reasons(self) -> tuple[RequestReasons, ...]:
         """Return the reasons per request, computed on first use."""
-        return self._explain()
+        if self._reasons is None:
+            self._reasons = self._explain()
+        return self._reasons
 
     @property
     def summary(self) -> str:
@@ -118,6 +142,9 @@ class Unsatisfied:
         if self.gave_up:
             return f"gave up after {self.steps} steps"
         return "cannot allocate all claims"
+
+    def __repr__(self) -> str:
+        return f"Unsatisfied(node={self.node!r}, {self.summary!r})"
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,13 @@ class Workshop:
             for counter_set in spec.shared_counters
         )
         # Whether a result would be local is not part of the shape: it does not decide feasibility.
-        facts.shape = (facts.driver, counters, tuple(spec.skip_node_operations), facts.per_device)
+        facts.shape = (
+            facts.driver,
+            counters,
+            tuple(spec.skip_node_operations),
+            facts.per_device,
+            _oddities(spec.devices),
+        )
         return facts
 
     def _device_facts(self, facts: SliceFacts, device: Device, rules: list[DeviceTaintRule]) -> DeviceFacts:
@@ -235,6 +241,17 @@ def is_odd(attribute: DeviceAttribute) -> bool:
     if attribute.string is not None or attribute.int_value is not None or attribute.bool_value is not None:
         return False
     return attribute.version is None or not _is_version(attribute.version)
+
+
+def _oddities(devices: list[Device]) -> tuple[object, ...]:
+    """List the odd attributes: devices are alike only if they are odd in the same way."""
+    found = []
+    for position, device in enumerate(devices):
+        for name, attribute in (device.attributes or {}).items():
+            # Most attributes are texts: ask that first, here, without a call.
+            if attribute.string is None and is_odd(attribute):
+                found.append((position, name, msgspec.json.encode(attribute)))
+    return tuple(found)
 
 
 @lru_cache(maxsize=4096)

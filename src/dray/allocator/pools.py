@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dray.allocator.answers import DeviceId
-from dray.allocator.devices import DeviceFacts, Interner, SliceFacts, attribute_of, is_odd
+from dray.allocator.devices import DeviceFacts, Interner, SliceFacts, attribute_of
 from dray.allocator.gates import Gates
 from dray.allocator.ledger import Amounts, DeviceUse, PoolId
 from dray.allocator.nodes import node_matches
@@ -62,14 +62,12 @@ class PoolView:
         "intern",
         "invalid_reason",
         "is_incomplete",
-        "is_local",
+        "node",
         "node_match",
         "parts",
         "record",
         "shared",
-        "stamp",
         "structure",
-        "watcher",
     )
 
     def __init__(
@@ -106,9 +104,7 @@ class PoolView:
                 self.node_match,
             )
         )
-        self.is_local = False  # only one node sees it
-        self.watcher: NodeView | None = None  # the node that sees a local view
-        self.stamp = 0
+        self.node = ""  # the only node that sees it; empty means: several may
         self.dedicated = 0  # bits of devices that nobody else may have
         self.shared = 0  # bits of devices of which somebody holds a share
         self.consumed: dict[int, Amounts] = {}  # bit -> capacity -> nanos
@@ -145,9 +141,6 @@ class PoolView:
             return
         self._ledger_key = None
         self._available = None
-        self.stamp += 1
-        if self.watcher is not None:
-            self.watcher.stamp += 1
 
     @property
     def ledger_key(self) -> Hashable:
@@ -208,24 +201,10 @@ class PoolView:
         found = self._columns.get(attribute)
         if found is None:
             driver = self.id[0]
-            values = tuple([attribute_of(d.device.attributes, driver, attribute) for d in self.devices])
+            values = tuple(
+                [_plain(attribute_of(d.device.attributes, driver, attribute)) for d in self.devices]
+            )
             found = self._columns[attribute] = self.intern(_hashable(values))
-        return found
-
-    @property
-    def oddities(self) -> int:
-        """Return a number that differs where devices carry attributes without a plain value.
-
-        Such an attribute makes every selector fail on its device, read or not.
-        """
-        found = self._columns.get("?")
-        if found is None:
-            odd = []
-            for bit, facts in enumerate(self.devices):
-                for name, value in (facts.device.attributes or {}).items():
-                    if is_odd(value):
-                        odd.append((bit, name, msgspec.json.encode(value)))
-            found = self._columns["?"] = self.intern(("odd", *odd))
         return found
 
     def all_attributes(self) -> int:
@@ -262,7 +241,12 @@ def admits_groups(running: Groups, groups: frozenset[str]) -> bool:
 _NOTHING_IN_COMMON = frozenset({""})  # no real group has an empty name, so nobody is admitted
 
 
-def _hashable(values: tuple[DeviceAttribute | None, ...]) -> Hashable:
+def _plain(attribute: DeviceAttribute | None) -> str | DeviceAttribute | None:
+    """Return texts bare: they hash and compare much faster than the struct around them."""
+    return attribute if attribute is None or attribute.string is None else attribute.string
+
+
+def _hashable(values: tuple[object, ...]) -> Hashable:
     try:
         hash(values)
     except TypeError:  # list attributes
@@ -331,16 +315,16 @@ class PoolRecord:
         self._views_by_device.clear()
         self._generations.clear()
 
-    def book(self, name: str, use: DeviceUse | None) -> bool:
-        """Pass a change of the ledger on; return whether views that several nodes share changed."""
+    def book(self, name: str, use: DeviceUse | None) -> list[str]:
+        """Pass a change of the ledger on; return the nodes concerned, "" among them means: many."""
         has_counters = any(v is not None and v.counter_sets for v in self._views.values())
         views = self._views.values() if has_counters else self._views_by_device.get(name, ())
-        several = False
+        nodes = []
         for view in views:
             if view is not None:
                 view.book(name, use)
-                several = several or view.watcher is None
-        return several
+                nodes.append(view.node)
+        return nodes
 
     # --- the rules -------------------------------------------------------------
 
@@ -353,7 +337,7 @@ class PoolRecord:
         if key not in self._views:
             view = self._views[key] = self._build(slices, node_match)
             if view is not None:
-                view.is_local = not self.for_many
+                view.node = "" if self.for_many else node.metadata.name
                 for name in view.bit_by_name:
                     self._views_by_device.setdefault(name, []).append(view)
         return self._views[key]
@@ -482,7 +466,7 @@ def _counter_sets(slices: list[SliceFacts]) -> tuple[CounterSets, str]:
 class NodeView:
     """A node with its pools in the order of the search."""
 
-    __slots__ = ("has_invalid", "name", "node", "pools", "stamp")
+    __slots__ = ("has_invalid", "name", "node", "pools")
 
     def __init__(self, node: Node, pools: list[PoolView]) -> None:
         self.name = node.metadata.name
@@ -490,7 +474,3 @@ class NodeView:
         pools.sort(key=lambda pool: (pool.has_conditions, pool.id))
         self.pools = tuple(pools)
         self.has_invalid = any(pool.invalid_reason for pool in pools)
-        self.stamp = 0
-        for pool in pools:
-            if pool.is_local:
-                pool.watcher = self

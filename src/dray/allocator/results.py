@@ -27,53 +27,63 @@ from dray.api.resource import (
 )
 
 
-def build_allocations(
-    question: Question, view: NodeView, outcome: Outcome, new_share_id: Callable[[], str]
-) -> tuple[AllocationResult, ...]:
-    """Return one allocation per claim, in order."""
-    assert outcome.picks is not None
-    row = [device for pool in view.pools if pool.is_usable for device in pool.devices]
-    allocations = []
-    for claim, picks in enumerate(outcome.picks):
-        devices = [row[pick.position] for pick in picks]
-        allocations.append(
-            AllocationResult(
-                devices=DeviceAllocationResult(
-                    results=[
-                        _result(question, pick, device, new_share_id)
-                        for pick, device in zip(picks, devices, strict=True)
-                    ],
-                    config=_config(question, claim, outcome.chosen),
-                ),
-                node_selector=node_selector_of(devices, view.name),
+class AllocationBuilder:
+    """Turns one outcome into allocations, on any node it holds for."""
+
+    def __init__(self, question: Question, outcome: Outcome, new_share_id: Callable[[], str]) -> None:
+        assert outcome.picks is not None
+        self._question = question
+        self._picks = outcome.picks
+        self._new_share_id = new_share_id
+        self._configs = [_config(question, claim, outcome.chosen) for claim in range(len(outcome.picks))]
+
+    def build(self, view: object) -> tuple[AllocationResult, ...]:
+        """Return one allocation per claim on a node. Raises AllocationError for a selector of many terms."""
+        assert isinstance(view, NodeView)
+        row: list[DeviceFacts] = []
+        for pool in view.pools:
+            row += pool.devices  # empty where the pool cannot be used
+        allocations = []
+        for picks, config in zip(self._picks, self._configs, strict=True):
+            devices = [row[pick.position] for pick in picks]
+            results = [self._result(pick, device) for pick, device in zip(picks, devices, strict=True)]
+            allocations.append(
+                AllocationResult(
+                    devices=DeviceAllocationResult(results=results, config=config),
+                    node_selector=node_selector_of(devices, view.name),
+                )
             )
+        return tuple(allocations)
+
+    def _result(self, pick: Pick, facts: DeviceFacts) -> DeviceRequestAllocationResult:
+        wish = self._question.wishes[pick.wish]
+        gates = self._question.gates
+        device, spec = facts.device, facts.resource_slice.spec
+        is_share = gates.shares and facts.is_shared
+        if not (is_share or wish.admin or device.binding_conditions or spec.skip_node_operations):
+            return DeviceRequestAllocationResult(
+                request=wish.full_name,
+                driver=spec.driver,
+                pool=spec.pool.name,
+                device=device.name,
+                tolerations=wish.tolerations,
+            )
+        consumed: dict[str, QuantityValue] | None = None
+        if is_share and pick.need is not None and pick.need.amounts:
+            consumed = {name: str(amount) for name, amount in pick.need.amounts.items()}
+        return DeviceRequestAllocationResult(
+            request=wish.full_name,
+            driver=spec.driver,
+            pool=spec.pool.name,
+            device=device.name,
+            admin_access=True if wish.admin else None,
+            tolerations=wish.tolerations,
+            binding_conditions=(device.binding_conditions or []) if gates.conditions else [],
+            binding_failure_conditions=(device.binding_failure_conditions or []) if gates.conditions else [],
+            share_id=self._new_share_id() if is_share else None,
+            consumed_capacity=consumed,
+            skip_node_operations=spec.skip_node_operations,
         )
-    return tuple(allocations)
-
-
-def _result(
-    question: Question, pick: Pick, facts: DeviceFacts, new_share_id: Callable[[], str]
-) -> DeviceRequestAllocationResult:
-    wish = question.wishes[pick.wish]
-    device, resource_slice = facts.device, facts.resource_slice
-    gates = question.gates
-    is_share = gates.shares and facts.is_shared
-    consumed: dict[str, QuantityValue] | None = None
-    if is_share and pick.need is not None and pick.need.amounts:
-        consumed = {name: str(amount) for name, amount in pick.need.amounts.items()}
-    return DeviceRequestAllocationResult(
-        request=wish.full_name,
-        driver=resource_slice.driver,
-        pool=resource_slice.pool,
-        device=device.name,
-        admin_access=True if wish.admin else None,
-        tolerations=wish.tolerations,
-        binding_conditions=(device.binding_conditions or []) if gates.conditions else [],
-        binding_failure_conditions=(device.binding_failure_conditions or []) if gates.conditions else [],
-        share_id=new_share_id() if is_share else None,
-        consumed_capacity=consumed,
-        skip_node_operations=resource_slice.spec.skip_node_operations,
-    )
 
 
 # --- config -------------------------------------------------------------------

@@ -38,6 +38,15 @@ class Verdict:
     budget: int
 
 
+class Journal:
+    """Which nodes changed, in order. A new journal means: any node may have changed."""
+
+    __slots__ = ("nodes",)
+
+    def __init__(self) -> None:
+        self.nodes: list[str] = []
+
+
 class Asked:
     """A question with its memories."""
 
@@ -46,20 +55,25 @@ class Asked:
         self._number = next(_numbers)
         self._parts: dict[Hashable, PoolPart] = {}
         self._by_likeness: dict[Hashable, Verdict] = {}
-        # node -> (view, its stamp, stamp of what several nodes share, verdict)
-        self.by_node: dict[str, tuple[NodeView, int, int, Verdict]] = {}
+        self.by_node: dict[str, Verdict] = {}  # what is known of nodes that have not changed since
+        self._journal: Journal | None = None
+        self._page = 0
 
-    def verdict(self, view: NodeView, shared_stamp: int, budget: int) -> tuple[Verdict, int]:
+    def catch_up(self, journal: Journal) -> None:
+        """Forget the nodes that changed since the question was last asked."""
+        if journal is not self._journal:
+            self._journal = journal
+            self.by_node.clear()
+        elif self._page < len(journal.nodes):
+            for node in journal.nodes[self._page :]:
+                self.by_node.pop(node, None)
+        self._page = len(journal.nodes)
+
+    def verdict(self, view: NodeView, budget: int) -> tuple[Verdict, int]:
         """Return the verdict and the search steps it cost just now."""
-        known = self.by_node.get(view.name)
-        if (
-            known is not None
-            and known[0] is view
-            and known[1] == view.stamp
-            and known[2] == shared_stamp
-            and known[3].budget >= budget
-        ):
-            return known[3], 0
+        verdict = self.by_node.get(view.name)
+        if verdict is not None and verdict.budget >= budget:
+            return verdict, 0
         steps = 0
         likeness = self._likeness(view)
         verdict = self._by_likeness.get(likeness)
@@ -68,7 +82,7 @@ class Asked:
             if len(self._by_likeness) >= _MOST_LIKENESSES:
                 self._by_likeness.clear()
             self._by_likeness[likeness] = verdict
-        self.by_node[view.name] = (view, view.stamp, shared_stamp, verdict)
+        self.by_node[view.name] = verdict
         return verdict, steps
 
     def _likeness(self, view: NodeView) -> Hashable:
@@ -85,7 +99,7 @@ class Asked:
             columns = (
                 (pool.all_attributes(),) if reads is None else tuple([pool.column(name) for name in reads])
             )
-            key = (pool.structure, pool.oddities, columns)
+            key = (pool.structure, columns)
             found = self._parts.get(key)
             if found is None:
                 found = self._parts[key] = PoolPart(len(self._parts), self.question, pool)

@@ -26,9 +26,10 @@ from dray.allocator.policies import NodeLoad, Policy
 from dray.allocator.pools import NodeView, PoolRecord
 from dray.allocator.problem import FatalFound
 from dray.allocator.requests import Question, claim_label
-from dray.allocator.results import build_allocations
+from dray.allocator.results import AllocationBuilder
+from dray.allocator.search import Outcome
 from dray.allocator.selection import Derivation, Selector
-from dray.allocator.verdicts import Asked, Verdict
+from dray.allocator.verdicts import Asked, Journal, Verdict
 from dray.api.core import Node
 from dray.api.features import Features
 from dray.api.meta import ObjectMeta
@@ -38,6 +39,7 @@ DEFAULT_BUDGET = 100_000  # search steps per node; a step takes some microsecond
 INVALID_POOLS = "invalid resource pools were encountered"
 
 _MOST_QUESTIONS = 512
+_LONGEST_JOURNAL = 100_000
 
 
 class World:
@@ -69,7 +71,7 @@ class World:
         self._selectors: dict[str, Selector] = {}
         self._derivations: dict[str, Derivation] = {}
         self._questions: dict[bytes, Asked] = {}
-        self._shared_stamp = 0
+        self._journal = Journal()
 
     # --- what there is ---------------------------------------------------------
 
@@ -124,9 +126,21 @@ class World:
     def _forget_views(self, record: PoolRecord) -> None:
         if record.for_many:
             self._views.clear()
+            self._journal = Journal()
             return
         for node in record.by_node:
-            self._views.pop(node, None)
+            self._forget_view(node)
+
+    def _forget_view(self, node: str) -> None:
+        self._views.pop(node, None)
+        self._note(node)
+
+    def _note(self, node: str) -> None:
+        """Note that the answers for a node are outdated."""
+        nodes = self._journal.nodes
+        nodes.append(node)
+        if len(nodes) > _LONGEST_JOURNAL:
+            self._journal = Journal()
 
     def set_class(self, device_class: DeviceClass) -> None:
         """Add or replace a DeviceClass."""
@@ -173,12 +187,12 @@ class World:
         old = self._nodes.get(name)
         self._nodes[name] = node
         if old is None or _node_traits(old) != _node_traits(node):
-            self._views.pop(name, None)
+            self._forget_view(name)
 
     def delete_node(self, name: str) -> None:
         """Forget a Node."""
         self._nodes.pop(name, None)
-        self._views.pop(name, None)
+        self._forget_view(name)
 
     @property
     def classes(self) -> Mapping[str, DeviceClass]:
@@ -239,8 +253,13 @@ class World:
 
     def _booked(self, pool_id: PoolId, device: str, use: DeviceUse | None) -> None:
         record = self._pools.get(pool_id)
-        if record is not None and record.book(device, use):
-            self._shared_stamp += 1
+        if record is None:
+            return
+        for node in record.book(device, use):
+            if node:
+                self._note(node)
+            else:
+                self._journal = Journal()
 
     # --- questions -------------------------------------------------------------
 
@@ -260,10 +279,13 @@ class World:
         """
         asked = self._ask(claims)
         view = self.view(node)
-        verdict, steps = asked.verdict(view, self._shared_stamp, budget)
+        verdict, steps = asked.verdict(view, budget)
         if verdict.fatal is not None:
             raise _error(verdict.fatal, view, claims)
-        return self._answer(asked, view, verdict, steps, claims)
+        assert verdict.outcome is not None
+        if verdict.outcome.picks is not None:
+            return Plan(node, steps, view, self._maker(asked, verdict.outcome))
+        return self._refusal(asked, node, verdict, steps, claims)
 
     def plan_nodes(
         self,
@@ -280,31 +302,30 @@ class World:
         """
         asked = self._ask(claims)
         plans: list[Plan] = []
-        refused: dict[str, tuple[NodeView, Verdict]] = {}
+        refused: dict[str, Verdict] = {}
+        makers: dict[int, Callable[[object], tuple[AllocationResult, ...]]] = {}
         steps_in_all = 0
-        views, by_node, shared_stamp = self._views, asked.by_node, self._shared_stamp
+        known = asked.by_node
         for name in self._nodes if nodes is None else nodes:
-            if first is not None and len(plans) >= first:
-                break
-            view = views.get(name) or self.view(name)
-            known = by_node.get(name)
+            # This loop runs 5,000 times per pod: an answer that is known costs one lookup.
+            verdict = known.get(name)
             steps = 0
-            # The first memory of `Asked.verdict`, written out: this loop runs 5,000 times per pod.
-            if known is not None and known[0] is view and known[1] == view.stamp and known[2] == shared_stamp:
-                verdict = known[3]
-                if verdict.budget < budget:
-                    verdict, steps = asked.verdict(view, shared_stamp, budget)
-            else:
-                verdict, steps = asked.verdict(view, shared_stamp, budget)
-            steps_in_all += steps
+            if verdict is None or verdict.budget < budget:
+                verdict, steps = asked.verdict(self.view(name), budget)
+                steps_in_all += steps
             outcome = verdict.outcome
             if outcome is None:
                 assert verdict.fatal is not None
-                raise _error(verdict.fatal, view, claims)
+                raise _error(verdict.fatal, self.view(name), claims)
             if outcome.picks is None:
-                refused[name] = (view, verdict)
-            else:
-                plans.append(self._plan(asked, view, verdict, steps))
+                refused[name] = verdict
+                continue
+            maker = makers.get(id(outcome))
+            if maker is None:
+                maker = makers[id(outcome)] = self._maker(asked, outcome)
+            plans.append(Plan(name, steps, self.view(name), maker))
+            if first is not None and len(plans) >= first:
+                break
         if policy is not None:
             plans.sort(key=lambda plan: -policy.score(self._load(asked, plan.node)))
         return NodePlans(tuple(plans), _Refusals(self, asked, claims, refused), steps_in_all)
@@ -357,6 +378,7 @@ class World:
                 self._derivation,
             )
             asked = self._questions[key] = Asked(question)
+        asked.catch_up(self._journal)
         return asked
 
     def _selector(self, text: str) -> Selector:
@@ -377,31 +399,27 @@ class World:
 
     # --- answers ---------------------------------------------------------------
 
-    def _answer(
-        self, asked: Asked, view: NodeView, verdict: Verdict, steps: int, claims: Sequence[ResourceClaim]
-    ) -> Plan | Unsatisfied:
+    def _maker(self, asked: Asked, outcome: Outcome) -> Callable[[object], tuple[AllocationResult, ...]]:
+        """Return what turns an outcome into allocations on a node of its likeness."""
+        return AllocationBuilder(asked.question, outcome, self.new_share_id).build
+
+    def _refusal(
+        self, asked: Asked, node: str, verdict: Verdict, steps: int, claims: Sequence[ResourceClaim]
+    ) -> Unsatisfied:
         outcome = verdict.outcome
         assert outcome is not None
-        if outcome.picks is not None:
-            return self._plan(asked, view, verdict, steps)
+        view = self.view(node)
         return Unsatisfied(
-            view.name,
+            node,
             steps or outcome.steps,
             lambda: explain_node(self.ledger, asked, view, [claim_label(claim) for claim in claims]),
             error=INVALID_POOLS if view.has_invalid and not outcome.gave_up else None,
             gave_up=outcome.gave_up,
         )
 
-    def _plan(self, asked: Asked, view: NodeView, verdict: Verdict, steps: int) -> Plan:
-        outcome = verdict.outcome
-        assert outcome is not None
-        return Plan(
-            view.name, steps, lambda: build_allocations(asked.question, view, outcome, self.new_share_id)
-        )
-
     def _load(self, asked: Asked, node: str) -> NodeLoad:
         view = self.view(node)
-        verdict, _ = asked.verdict(view, self._shared_stamp, 0)
+        verdict, _ = asked.verdict(view, 0)
         candidates = free = 0
         for pool in view.pools:
             if pool.is_usable:
@@ -422,7 +440,7 @@ class _Refusals(Mapping[str, Unsatisfied]):
         world: World,
         asked: Asked,
         claims: Sequence[ResourceClaim],
-        refused: dict[str, tuple[NodeView, Verdict]],
+        refused: dict[str, Verdict],
     ) -> None:
         self._world = world
         self._asked = asked
@@ -430,10 +448,7 @@ class _Refusals(Mapping[str, Unsatisfied]):
         self._refused = refused
 
     def __getitem__(self, node: str) -> Unsatisfied:
-        view, verdict = self._refused[node]
-        answer = self._world._answer(self._asked, view, verdict, 0, self._claims)
-        assert isinstance(answer, Unsatisfied)
-        return answer
+        return self._world._refusal(self._asked, node, self._refused[node], 0, self._claims)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._refused)
