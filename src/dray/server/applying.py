@@ -20,6 +20,7 @@ from dray.server import errors
 from dray.server.apply import FieldConflicts, Ownership
 from dray.server.apply.managers import Book, read_book, write_book
 from dray.server.calls import Call, World
+from dray.server.encoding import reread
 from dray.server.handlers import Handlers, drop_duplicate_owners
 from dray.server.negotiation import negotiate
 from dray.server.objects import copy_json
@@ -203,7 +204,7 @@ def _sealed(value: Any, schema: Type | None) -> Any:
     if schema is None or value is None:
         return value
     if schema.kind == "raw":
-        return value if isinstance(value, RawJson) else RawJson.of(value)
+        return value if isinstance(value, RawJson) else RawJson.of(reread(value))
     if isinstance(value, dict) and schema.element is not None:
         return {name: _sealed(item, schema.element) for name, item in value.items()}
     if isinstance(value, dict):

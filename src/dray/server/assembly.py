@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,7 @@ from dray.server.deleting import Deleter
 from dray.server.discovery import Discovery
 from dray.server.disruptions import Disruptions
 from dray.server.handlers import Handlers
+from dray.server.node_agents import NodeAgents
 from dray.server.objects import Objects
 from dray.server.patching import Patcher
 from dray.server.reader import Object
@@ -40,6 +42,7 @@ from dray.server.server import ApiServer, Handle
 from dray.server.shapes import Shapes
 from dray.server.store import Event, Store
 from dray.server.subresources import Subresources
+from dray.server.tables import Tables
 from dray.server.tokens import TokenIssuer, TokenVerifier, User
 from dray.server.versions import Versions
 from dray.server.writing import Writer
@@ -67,6 +70,9 @@ class Settings:
     allow_everything: bool = False  # authorization mode AlwaysAllow
     disabled_admission: frozenset[str] = frozenset()
     token_key: ec.EllipticCurvePrivateKey | None = None
+    node_client: ssl.SSLContext | None = (
+        None  # how to speak to node agents; None: plain HTTPS without a certificate
+    )
     world: World = field(default_factory=World)
 
 
@@ -80,6 +86,7 @@ class Cluster:
         self.versions = Versions()
         self.objects = Objects(store, self.catalogue.stored, self.versions.stored_schema)
         self._selectors = Selectors(settings.features)
+        self.nodes = NodeAgents(self.objects, settings.node_client)
         self._background: list[asyncio.Task[None]] = []
         self.server = self._assemble()
 
@@ -93,6 +100,7 @@ class Cluster:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self.nodes.close()
         self.store.close()
 
     # --- parts ---------------------------------------------------------------
@@ -119,9 +127,9 @@ class Cluster:
             _no_custom_validation,
         )
         deleter = Deleter(objects, admission, world)
-        handlers = Handlers(objects, self.versions, writer, deleter, Shapes(None), world)
+        handlers = Handlers(objects, self.versions, writer, deleter, Shapes(Tables(world.now)), world)
         patcher = Patcher(handlers, Applier(handlers, owners), self.catalogue.is_custom)
-        subresources = Subresources(handlers, patcher, issuer, Disruptions(objects, world), _no_proxy)
+        subresources = Subresources(handlers, patcher, issuer, Disruptions(objects, world), self.nodes.logs)
         verbs: dict[str, Handle] = {
             "get": handlers.get,
             "list": handlers.list,
@@ -210,10 +218,6 @@ def _reviews(
 
 def _no_custom_validation(kind: Kind, new: Object, old: Object | None) -> list[FieldError]:
     return []
-
-
-async def _no_proxy(call: Call, pod: Object) -> Response:
-    raise NotImplementedError
 
 
 def _health(request: Any) -> Response | None:

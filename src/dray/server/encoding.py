@@ -20,3 +20,17 @@ def decode_stored(schema: Type | None, value: bytes) -> dict[str, Any]:
         obj: dict[str, Any] = _plain.decode(value)
         return obj
     return codec.decode_stored(schema, value)
+
+
+_INT64 = 2**63
+
+
+def reread(value: Any) -> Any:
+    """Return a JSON value as Go reads it into free form: whole numbers beyond 64 bits become floats."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if -_INT64 <= value < _INT64 else float(value)
+    if isinstance(value, dict):
+        return {key: reread(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [reread(item) for item in value]
+    return value

@@ -17,6 +17,8 @@ from typing import Protocol
 from urllib.parse import parse_qsl, unquote
 
 from aiohttp import ClientError, web
+from aiohttp.http_exceptions import BadHttpMethod
+from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
 from dray.server import errors
@@ -51,7 +53,7 @@ class Front:
 
     async def start(self) -> None:
         """Listen; raises OSError when the port is taken."""
-        server = web.Server(
+        server = _Server(
             self._serve,
             access_log=None,
             max_line_size=LINE_LIMIT,
@@ -96,6 +98,37 @@ class Front:
         if isinstance(response.body, bytes):
             return _whole(response, response.body)
         return await _stream(incoming, response, response.body)
+
+
+class _Protocol(RequestHandler):
+    """Answers what cannot even be parsed with a Status, like everything else."""
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Return the answer to a broken request; the connection ends with it."""
+        if isinstance(exc, BadHttpMethod) or (message or "").find("Invalid method") >= 0:
+            problem = errors.method_not_allowed()
+        elif status < 500:
+            problem = errors.ApiError(status, "BadRequest", f"cannot read the request: {exc or message}")
+        else:
+            return super().handle_error(request, status, exc, message)
+        response = problem.response()
+        assert isinstance(response.body, bytes)
+        answer = _whole(response, response.body)
+        answer.force_close()
+        return answer
+
+
+class _Server(web.Server):
+    """Makes the protocol above for every connection."""
+
+    def __call__(self) -> RequestHandler:
+        return _Protocol(self, loop=self._loop, **self._kwargs)
 
 
 async def _read(incoming: BaseRequest) -> Request:

@@ -21,6 +21,7 @@ from dray.server import errors
 from dray.server.applying import Applier
 from dray.server.bodies import report_complaints
 from dray.server.calls import Call
+from dray.server.encoding import reread
 from dray.server.handlers import Handlers, drop_duplicate_owners
 from dray.server.negotiation import negotiate
 from dray.server.objects import copy_json
@@ -182,7 +183,7 @@ def _duplicates(value: Any, path: str) -> list[str]:
 def _rebuilt(value: Any) -> Any:
     """Return an object whose raw parts were parsed and written again, as strategic patches do."""
     if isinstance(value, RawJson):
-        return RawJson.of(value.value)
+        return RawJson.of(reread(value.value))
     if isinstance(value, dict):
         return {key: _rebuilt(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -28,6 +28,8 @@ from dray.server.versions import deprecation
 
 log = logging.getLogger("dray.server")
 
+_READING = ("GET", "HEAD")
+
 Responder = Callable[[Request], Response | None]
 Handle = Callable[[Call], Awaitable[Response]]
 
@@ -87,6 +89,8 @@ class ApiServer:
         return review or self.verbs[route.verb]
 
     def _other(self, request: Request, path: ResourcePath | None) -> Response:
+        if request.method not in _READING and self._is_document(request.path.rstrip("/")):
+            raise errors.method_not_allowed()
         for respond in self.responders:
             response = respond(request)
             if response is not None:
@@ -94,6 +98,15 @@ class ApiServer:
         if path is not None and self.catalogue.serves_group(path.group):
             raise errors.unknown_resource()
         return text_response(404, "404 page not found\n")
+
+    def _is_document(self, path: str) -> bool:
+        """Tell whether a path is one of the documents that refuse other methods than GET."""
+        parts = path.split("/")[1:]
+        if parts[0] == "api":
+            return len(parts) == 2
+        if parts[0] == "apis":
+            return len(parts) in (2, 3) and self.catalogue.serves_group(parts[1])
+        return path == "/version"
 
     def attributes(self, request: Request, path: ResourcePath, user: User) -> Attributes:
         """Return what authorisation has to decide about a resource request."""

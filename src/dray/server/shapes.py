@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dray.api.validation.fields import invalid
 from dray.server import errors
 from dray.server.calls import Call
 from dray.server.negotiation import META_GROUP, Representation
 from dray.server.reader import Object
 from dray.server.reading import Listing
+from dray.server.tables import Tables
 from dray.server.watching import Show
 
 
 class Shapes:
     """Gives objects the form that a client negotiated."""
 
-    def __init__(self, tables: Any) -> None:
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
     def one(self, call: Call, obj: Object, representation: Representation) -> Object:
@@ -88,10 +87,9 @@ class Shapes:
         if include not in ("Metadata", "Object", "None"):
             problem = invalid("includeObject", include, "must be 'Metadata', 'Object', 'None', or empty")
             raise errors.invalid(META_GROUP, "TableOptions", "", [problem])
-        table: Object = self._tables.to_table(
+        return self._tables.to_table(
             call.route.kind, call.route.version, objects, metadata, include, representation.as_version
         )
-        return table
 
 
 def _version(obj: Object) -> str:

@@ -35,7 +35,7 @@ from dray.api.validation import (
 )
 from dray.server import errors
 from dray.server.calls import Call, World
-from dray.server.objects import Objects, copy_json, key_of
+from dray.server.objects import Objects, copy_json, key_of, storage_of
 from dray.server.reader import Object
 from dray.server.reading import parse_version
 from dray.server.store import ABSENT, WriteConflict
@@ -210,7 +210,7 @@ class Writer:
             *self.validate_custom(kind, new, None),
         ]
         if problems:
-            raise errors.invalid(kind.group, kind.kind, new["metadata"].get("name", ""), problems)
+            raise errors.invalid(_group_in_errors(kind), kind.kind, new["metadata"].get("name", ""), problems)
         for text in warnings_create(key, new):
             call.warn(text)
 
@@ -261,7 +261,7 @@ class Writer:
             problems = validate_update(key, new, old, context)
         problems = [*problems, *self.validate_custom(kind, new, old)]
         if problems:
-            raise errors.invalid(kind.group, kind.kind, call.route.name, problems)
+            raise errors.invalid(_group_in_errors(kind), kind.kind, call.route.name, problems)
         if call.route.subresource != "status":
             for text in warnings_update(key, new, old):
                 call.warn(text)
@@ -280,6 +280,11 @@ class Writer:
         existing = self.objects.find(kind, call.route.namespace, name)
         dying = existing is not None and bool(existing["metadata"].get("deletionTimestamp"))
         return errors.already_exists(kind.group, kind.plural, name, dying)
+
+
+def _group_in_errors(kind: Kind) -> str:
+    """Return the group that names a kind in validation errors: of its stored form."""
+    return storage_of(kind)[0]
 
 
 def _take(new: Object, old: Object, part: str) -> None:
