@@ -1,0 +1,192 @@
+"""Start API servers as real processes: Kubernetes itself, and dray's own.
+
+Both give a kubeconfig, so that a case is written once and runs on both. The binaries of
+Kubernetes are those that tools/peers/build puts into ~/.cache/dray/peers; where they are
+missing the tests that need them are skipped, and say so.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+CACHE = Path(os.environ.get("DRAY_PEERS", Path.home() / ".cache" / "dray" / "peers"))
+BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager")
+CONTROLLERS = "resourceclaim-controller,namespace-controller,garbage-collector-controller,pod-garbage-collector-controller"
+KUBECONFIG = """apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:%d", insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: admintoken}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+"""
+
+
+def kubernetes_binaries() -> Path | None:
+    """Return the folder of the newest complete set of binaries, if there is one."""
+    if not CACHE.is_dir():
+        return None
+    complete = [
+        folder for folder in CACHE.iterdir() if all(os.access(folder / name, os.X_OK) for name in BINARIES)
+    ]
+    return max(complete, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody uses just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Processes:
+    """Processes that die with the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._running: list[tuple[str, subprocess.Popen]] = []
+
+    def start(self, name: str, *command: object) -> subprocess.Popen:
+        """Start a process; its output goes to `<name>.log`."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [str(part) for part in command], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        self._running.append((name, process))
+        return process
+
+    def log(self, name: str) -> str:
+        """Return the end of what a process has said."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
+
+    def check(self) -> None:
+        """Fail when one has ended."""
+        for name, process in self._running:
+            if process.poll() is not None:
+                raise RuntimeError(f"{name} ended with {process.returncode}:\n{self.log(name)}")
+
+    def stop(self) -> None:
+        """End all, the last one first."""
+        for _, process in reversed(self._running):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for _, process in reversed(self._running):
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(5)
+
+
+class Peer:
+    """A running API server."""
+
+    def __init__(self, kind: str, kubeconfig: Path, processes: Processes) -> None:
+        self.kind = kind  # kubernetes or dray
+        self.kubeconfig = kubeconfig
+        self.processes = processes
+
+
+@contextlib.contextmanager
+def _workplace(prefix: str):
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    processes = Processes(folder)
+    try:
+        yield folder, processes
+    finally:
+        processes.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def kubernetes(gates: str = "", runtime_config: str = "api/all=true"):
+    """Run etcd, kube-apiserver and kube-controller-manager on loopback."""
+    binaries = kubernetes_binaries()
+    if binaries is None:
+        pytest.skip(f"no kube-apiserver under {CACHE}: run tools/peers/build")
+    with _workplace("dray-kube-") as (folder, processes):
+        port, etcd_port, peer_port = free_port(), free_port(), free_port()
+        etcd, peer = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
+        processes.start(
+            "etcd", binaries / "etcd", "--data-dir", folder / "etcd", "--listen-client-urls", etcd,
+            "--advertise-client-urls", etcd, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+            "--initial-cluster", f"default={peer}", "--unsafe-no-fsync", "--log-level", "error",
+        )  # fmt: skip
+        openssl = ["openssl", "genrsa", "-out", str(folder / "sa.key"), "2048"]
+        subprocess.run(openssl, check=True, capture_output=True)
+        openssl = ["openssl", "rsa", "-in", str(folder / "sa.key"), "-pubout", "-out", str(folder / "sa.pub")]
+        subprocess.run(openssl, check=True, capture_output=True)
+        (folder / "tokens.csv").write_text('admintoken,admin,admin,"system:masters"\n')
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_text(KUBECONFIG % port)
+        processes.start(
+            "apiserver", binaries / "kube-apiserver", f"--etcd-servers={etcd}", f"--cert-dir={folder}/certs",
+            f"--secure-port={port}", "--bind-address=127.0.0.1",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={folder}/sa.pub", f"--service-account-signing-key-file={folder}/sa.key",
+            f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.0.0.0/24", f"--runtime-config={runtime_config}",
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            *([f"--feature-gates={gates}"] if gates else []),
+        )  # fmt: skip
+        _until_ready(f"https://127.0.0.1:{port}/readyz", processes)
+        processes.start(
+            "kcm", binaries / "kube-controller-manager", f"--kubeconfig={kubeconfig}", "--leader-elect=false",
+            f"--controllers={CONTROLLERS}", "--kube-api-qps=500", "--kube-api-burst=500", "--bind-address=127.0.0.1",
+            f"--secure-port={free_port()}", f"--cert-dir={folder}/kcm-certs",
+            *([f"--feature-gates={gates}"] if gates else []),
+        )  # fmt: skip
+        yield Peer("kubernetes", kubeconfig, processes)
+
+
+@contextlib.contextmanager
+def dray_server(gates: str = "", controllers: str = "*"):
+    """Run `dray server --in-memory` and `dray controllers`, each as a process."""
+    with _workplace("dray-own-") as (folder, processes):
+        kubeconfig = folder / "kubeconfig"
+        command = [sys.executable, "-m", "dray", "server", "--in-memory", "--secure-port", "0"]
+        command += ["--bind-address", "127.0.0.1", "--kubeconfig", kubeconfig]
+        command += ["--feature-gates", gates] if gates else []
+        processes.start("server", *command)
+        _until(lambda: kubeconfig.exists() and "ready" in processes.log("server"), processes)
+        if controllers:
+            processes.start(
+                "controllers", sys.executable, "-m", "dray", "controllers", "--kubeconfig", kubeconfig,
+                "--controllers", controllers,
+            )  # fmt: skip
+        yield Peer("dray", kubeconfig, processes)
+
+
+def _until(condition, processes: Processes, timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        processes.check()
+        if time.monotonic() > deadline:
+            raise TimeoutError("a server did not become ready")
+        time.sleep(0.05)
+
+
+def _until_ready(url: str, processes: Processes) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+
+    def answers() -> bool:
+        try:
+            request = urllib.request.Request(url, headers={"Authorization": "Bearer admintoken"})
+            with urllib.request.urlopen(request, timeout=2, context=context) as response:
+                return response.status == 200
+        except (OSError, urllib.error.URLError):
+            return False
+
+    _until(answers, processes)
