@@ -8,10 +8,10 @@ validates claims and classes hands in a `SelectorChecker`.
 """
 
 from dray.api.validation.admin_access import check_admin_access, check_admin_access_of_status
-from dray.api.validation.claim_status import without_deallocated_devices
 from dray.api.validation.context import CelVerdict, NoCel, SelectorChecker, ValidationContext
 from dray.api.validation.core_kinds import validate_namespace_finalize
 from dray.api.validation.fields import ErrorType, FieldError, Path
+from dray.api.validation.node_features import check_declared_features
 from dray.api.validation.pods import validate_binding
 from dray.api.validation.registry import (
     allows_unconditional_update,
@@ -23,7 +23,6 @@ from dray.api.validation.registry import (
     warnings_create,
     warnings_update,
 )
-from dray.api.validation.slices import check_declared_features
 
 __all__ = [
     "CelVerdict",
@@ -46,5 +45,4 @@ __all__ = [
     "validate_update",
     "warnings_create",
     "warnings_update",
-    "without_deallocated_devices",
 ]

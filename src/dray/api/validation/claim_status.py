@@ -81,18 +81,6 @@ def validate_claim_status(new: Json, old: Json, context: ValidationContext) -> l
     )
 
 
-def without_deallocated_devices(new: Json, old: Json) -> dict[str, Any]:
-    """Return a claim without what it says about devices that it gives back with this update.
-
-    The server does so before it validates; nobody has to clear `status.devices` by hand.
-    """
-    status = new.get("status") or {}
-    gone = _allocated(old.get("status") or {}) - _allocated(status)
-    devices = [device for device in status.get("devices") or [] if SharedDevice.of(device) not in gone]
-    kept = {key: value for key, value in status.items() if key != "devices"}
-    return {**new, "status": {**kept, "devices": devices} if devices else kept}
-
-
 def _allocated(status: Json) -> set[SharedDevice]:
     devices = (status.get("allocation") or {}).get("devices") or {}
     return {SharedDevice.of(result) for result in devices.get("results") or []}

@@ -442,31 +442,3 @@ def _validate_overhead(overhead: Json, path: Path) -> list[FieldError]:
 def _must_be(path: Path, text: Any, detail: str, *, minimum: int) -> list[FieldError]:
     quantity: Quantity = parse_quantity(text)
     return [] if quantity.sign >= minimum else [invalid(path, str(quantity), detail)]
-
-
-# --- live nodes --------------------------------------------------------------------------
-
-
-def check_declared_features(
-    resource_slice: Json, features_of_node: Mapping[str, frozenset[str]]
-) -> list[str]:
-    """Return why a slice may not be admitted: its nodes must know what its devices need.
-
-    Devices that map node-allocatable resources only work on nodes that declare the feature. `features_of_node`
-    holds the nodes that exist and what each declares. An empty list means: admit.
-    """
-    spec = resource_slice.get("spec") or {}
-    devices = spec.get("devices") or []
-    reasons: list[str] = []
-    for name in sorted(
-        {_node_of(spec, device) for device in devices if device.get("nodeAllocatableResources")} - {""}
-    ):
-        if name not in features_of_node:
-            reasons.append(f'node "{name}" not found')
-        elif "DRANodeAllocatableResources" not in features_of_node[name]:
-            reasons.append(f'node "{name}" does not declare feature DRANodeAllocatableResources')
-    return reasons
-
-
-def _node_of(spec: Json, device: Json) -> str:
-    return spec.get("nodeName") or device.get("nodeName") or ""
