@@ -98,6 +98,7 @@ class Discovery:
 
     server_address: Callable[[], str] = lambda: ""  # host:port, told in /api
     _custom: tuple[Kind, ...] = ()
+    edition: int = field(default=0, init=False)  # counts changes of the custom kinds
     _versions_by_group: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
     _encoded: dict[tuple[str, str], Response] = field(default_factory=dict, init=False)
 
@@ -114,6 +115,7 @@ class Discovery:
             versions[group] = tuple(sorted(found | set(versions.get(group, ())), key=version_priority))
         self._versions_by_group = versions
         self._encoded.clear()
+        self.edition += 1
 
     def respond(self, request: Request) -> Response | None:
         """Answer a discovery request; None when the path is not one. Raises the 406 error."""

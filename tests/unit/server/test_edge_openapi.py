@@ -1,0 +1,183 @@
+"""OpenAPI documents: complete, cached by hash, the same shapes as Kubernetes'."""
+
+import doctest
+import json
+
+import pytest
+from shared_data import shared
+
+from dray.api.kinds import Kind
+from dray.server import openapi_paths
+from dray.server.discovery import Discovery
+from dray.server.errors import ApiError
+from dray.server.openapi import OpenApi
+from dray.server.requests import Request
+
+WIDGET = Kind("example.com", "Widget", "widgets", ("v1",), "v1", True)
+METHODS = {"get", "put", "post", "delete", "patch"}
+
+
+def get(served, path, query=(), **headers):
+    return served.respond(Request("GET", path, tuple(query), headers))
+
+
+def references(value):
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key == "$ref" and isinstance(item, str):
+                yield item.rpartition("/")[2]
+            else:
+                yield from references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from references(item)
+
+
+@pytest.fixture(scope="module")
+def served():
+    return OpenApi(Discovery())
+
+
+def test_the_examples_hold():
+    assert doctest.testmod(openapi_paths).failed == 0
+
+
+def test_every_document_of_the_index_is_whole(served):
+    index = json.loads(get(served, "/openapi/v3").body)["paths"]
+    assert {"api/v1", "apis/resource.k8s.io/v1beta1", "apis/apps", "apis/apiextensions.k8s.io/v1"} <= set(
+        index
+    )
+    for entry in index.values():
+        path, _, tag = entry["serverRelativeURL"].partition("?hash=")
+        answer = get(served, path, [("hash", tag)])
+        document = json.loads(answer.body)
+        assert document["openapi"] == "3.0.0"
+        assert set(references(document)) <= set(document["components"]["schemas"])
+        assert dict(answer.headers)["Cache-Control"] == "public, immutable"
+
+
+def test_operation_ids_are_unique(served):
+    for name in ("api/v1", "apis/apps/v1", "apis/resource.k8s.io/v1"):
+        identifiers = [
+            operation["operationId"]
+            for item in served.document(name)["paths"].values()
+            for method, operation in item.items()
+            if method in METHODS
+        ]
+        assert len(identifiers) == len(set(identifiers)) > 20
+
+
+def test_a_stale_hash_is_sent_to_the_present_one_and_a_known_etag_saves_the_body(served):
+    path = "/openapi/v3/apis/resource.k8s.io/v1"
+    moved = get(served, path, [("hash", "OLD")])
+    assert moved.status == 301
+    assert dict(moved.headers)["Location"].startswith(f"{path}?hash=")
+    tag = dict(get(served, path).headers)["ETag"]
+    assert get(served, path, **{"if-none-match": tag}).status == 304
+
+
+def test_unknown_documents_and_other_paths(served):
+    assert get(served, "/openapi/v3/apis/no.such.group/v1").status == 404
+    assert get(served, "/openapi/v3/apis/apps/v9").status == 404
+    assert get(served, "/apis") is None
+
+
+def test_protobuf_is_refused_so_that_clients_fall_back(served):
+    wanted = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+    with pytest.raises(ApiError) as caught:
+        get(served, "/openapi/v2", accept=wanted)
+    assert caught.value.code == 406
+    assert get(served, "/openapi/v2", accept=f"{wanted}, application/json").status == 200
+
+
+def test_patches_tell_that_fields_are_validated_and_dry_runs_work(served):
+    item = served.document("apis/resource.k8s.io/v1")["paths"][
+        "/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
+    ]
+    names = {parameter["name"] for parameter in item["patch"]["parameters"] if parameter["in"] == "query"}
+    assert {"fieldValidation", "dryRun", "fieldManager", "force"} <= names
+    assert item["patch"]["x-kubernetes-group-version-kind"]["kind"] == "ResourceClaim"
+
+
+def test_schemas_tell_how_lists_merge(served):
+    schemas = served.document("apis/resource.k8s.io/v1")["components"]["schemas"]
+    reserved = schemas["io.k8s.api.resource.v1.ResourceClaimStatus"]["properties"]["reservedFor"]
+    assert reserved["x-kubernetes-list-map-keys"] == ["uid"]
+    assert (reserved["x-kubernetes-list-type"], reserved["x-kubernetes-patch-merge-key"]) == ("map", "uid")
+    requests = schemas["io.k8s.api.resource.v1.DeviceClaim"]["properties"]["requests"]
+    assert requests["x-kubernetes-list-type"] == "atomic"
+    kinds = schemas["io.k8s.api.resource.v1.ResourceClaim"]["x-kubernetes-group-version-kind"]
+    assert kinds == [{"group": "resource.k8s.io", "kind": "ResourceClaim", "version": "v1"}]
+
+
+def test_the_second_version_says_the_same_in_its_own_way(served):
+    document = json.loads(get(served, "/openapi/v2").body)
+    assert document["swagger"] == "2.0"
+    assert set(references(document)) <= set(document["definitions"])
+    assert document["definitions"]["io.k8s.apimachinery.pkg.api.resource.Quantity"]["type"] == "string"
+    create = document["paths"]["/apis/resource.k8s.io/v1/deviceclasses"]["post"]
+    assert create["parameters"][0]["schema"]["$ref"] == "#/definitions/io.k8s.api.resource.v1.DeviceClass"
+    options = document["definitions"]["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"]
+    assert len(options["x-kubernetes-group-version-kind"]) > 10
+
+
+def test_custom_kinds_appear_change_and_vanish():
+    discovery, schemas = Discovery(), {"size": {"type": "integer"}}
+    served = OpenApi(discovery, lambda kind, version: {"type": "object", "properties": dict(schemas)})
+    discovery.use_custom_kinds([WIDGET])
+
+    def entry():
+        return json.loads(get(served, "/openapi/v3").body)["paths"].get("apis/example.com/v1")
+
+    first = entry()["serverRelativeURL"]
+    document = json.loads(get(served, "/openapi/v3/apis/example.com/v1").body)
+    widget = document["components"]["schemas"]["com.example.v1.Widget"]
+    assert set(widget["properties"]) == {"apiVersion", "kind", "metadata", "size"}
+    assert set(references(document)) <= set(document["components"]["schemas"])
+    assert "/apis/example.com/v1/namespaces/{namespace}/widgets/{name}" in document["paths"]
+    schemas["colour"] = {"type": "string"}
+    discovery.use_custom_kinds([WIDGET])
+    assert entry()["serverRelativeURL"] != first
+    discovery.use_custom_kinds([])
+    assert entry() is None
+
+
+def shape(schema):
+    found = {}
+    for name, prop in schema.get("properties", {}).items():
+        target = prop.get("$ref") or next((part.get("$ref") for part in prop.get("allOf", [])), None)
+        found[name] = target or ":".join(filter(None, [prop.get("type"), prop.get("format")]))
+    kinds = schema.get("x-kubernetes-group-version-kind")
+    return {"properties": found, "required": sorted(schema.get("required", [])), "kinds": kinds}
+
+
+def test_documents_agree_with_the_recorded_ones(served):
+    recorded = {
+        s["story"]: s
+        for s in map(json.loads, shared("vectors/api/recorded/visible.jsonl").read_text().splitlines())
+    }
+    corpus = [
+        json.loads(line) for line in shared("vectors/api/corpus/visible.jsonl").read_text().splitlines()
+    ]
+    compared = 0
+    for story in corpus:
+        if story["theme"] != "openapi":
+            continue
+        for step, answer in zip(story["steps"], recorded[story["story"]]["answers"], strict=True):
+            view = step.get("view", {})
+            document = served.document(step["path"].removeprefix("/openapi/v3/"))
+            if document is None:
+                continue
+            if view.get("name") == "openapi_schema":
+                assert shape(document["components"]["schemas"][view["schema"]]) == answer["body"], view[
+                    "schema"
+                ]
+            elif view.get("name") == "openapi_paths":
+                paths = {
+                    path: sorted(METHODS & set(item))
+                    for path, item in document["paths"].items()
+                    if view["contains"] in path
+                }
+                assert paths == answer["body"]
+            compared += 1
+    assert compared >= 20
