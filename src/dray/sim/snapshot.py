@@ -1,0 +1,210 @@
+"""A cluster's DRA objects in one value: captured from a server, read from files, written to one file.
+
+Every tool of the workbench (explain, what-if, check, map, get) works on a snapshot,
+so it makes no difference to them whether it came from a running cluster, from a
+file that a colleague sent, or from manifests on disk.
+
+The file is one JSON object, `{"kind": "DraySnapshot", "items": [...]}`, whose items
+are plain Kubernetes objects; a stream of YAML documents or a `kind: List` reads as
+well, so `kubectl get … -o yaml` output works too.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dray.api.codec import to_view
+from dray.api.conversion import convert
+from dray.api.core import Namespace, Node, Pod, PodGroup
+from dray.api.defaults import apply_defaults
+from dray.api.features import Features
+from dray.api.parsing import ParseError, parse_yaml_documents
+from dray.api.resource import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from dray.client import Client, ClientError, Forbidden, NotFound
+from dray.client.resources import (
+    CLAIM_TEMPLATES,
+    CLAIMS,
+    DEVICE_CLASSES,
+    NAMESPACES,
+    NODES,
+    POD_GROUPS,
+    PODS,
+    SLICES,
+    TAINT_RULES,
+    Resource,
+)
+
+Object = dict[str, Any]
+
+FILE_KIND = "DraySnapshot"
+FILE_VERSION = "dray.dev/v1"
+
+# kind -> (view, attribute of Snapshot, resource to capture it from)
+KINDS: dict[str, tuple[Any, str, Resource]] = {
+    "Node": (Node, "nodes", NODES),
+    "Namespace": (Namespace, "namespaces", NAMESPACES),
+    "Pod": (Pod, "pods", PODS),
+    "PodGroup": (PodGroup, "pod_groups", POD_GROUPS),
+    "ResourceSlice": (ResourceSlice, "slices", SLICES),
+    "DeviceClass": (DeviceClass, "classes", DEVICE_CLASSES),
+    "ResourceClaim": (ResourceClaim, "claims", CLAIMS),
+    "ResourceClaimTemplate": (ResourceClaimTemplate, "templates", CLAIM_TEMPLATES),
+    "DeviceTaintRule": (DeviceTaintRule, "taint_rules", TAINT_RULES),
+}
+_OPTIONAL = {"PodGroup", "DeviceTaintRule"}  # not served everywhere
+
+
+class SnapshotError(ValueError):
+    """A file or a cluster that cannot be read; the message says what to do."""
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The DRA objects of one cluster at one moment."""
+
+    nodes: list[Node] = field(default_factory=list)
+    namespaces: list[Namespace] = field(default_factory=list)
+    pods: list[Pod] = field(default_factory=list)
+    pod_groups: list[PodGroup] = field(default_factory=list)
+    slices: list[ResourceSlice] = field(default_factory=list)
+    classes: list[DeviceClass] = field(default_factory=list)
+    claims: list[ResourceClaim] = field(default_factory=list)
+    templates: list[ResourceClaimTemplate] = field(default_factory=list)
+    taint_rules: list[DeviceTaintRule] = field(default_factory=list)
+    objects: list[Object] = field(default_factory=list)  # the same, as plain JSON, for writing
+    ignored: dict[str, int] = field(default_factory=dict)  # kinds that no tool looks at -> how many
+    features: Features = field(default_factory=Features.default)
+    default_namespace: str = "default"  # of manifests that name none
+    captured_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)  # the `now` of defaults that are times
+
+    def add(self, obj: Object) -> None:
+        """Take in one plain object; kinds that the tools do not look at are only counted."""
+        kind = obj.get("kind", "")
+        if kind not in KINDS:
+            self.ignored[kind] = self.ignored.get(kind, 0) + 1
+            return
+        view, attribute, resource = KINDS[kind]
+        version = str(obj.get("apiVersion", "")).rpartition("/")[2]
+        obj = copy.deepcopy(obj)  # defaults are filled in; the caller's object stays as it was
+        apply_defaults(resource.group, version or resource.version, kind, obj, self.captured_at)
+        if resource.group == "resource.k8s.io" and version not in ("", "v1"):
+            obj = convert(resource.group, kind, obj, version, "v1")
+        if resource.namespaced:
+            obj.setdefault("metadata", {}).setdefault("namespace", self.default_namespace)
+        try:
+            getattr(self, attribute).append(to_view(view, obj))
+        except ValueError as error:
+            name = (obj.get("metadata") or {}).get("name", "?")
+            raise SnapshotError(f"{kind} {name}: {error}") from error
+        self.objects.append(obj)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many objects of each kind there are."""
+        return {kind: len(getattr(self, attribute)) for kind, (_view, attribute, _resource) in KINDS.items()}
+
+    def merged(self, other: Snapshot) -> Snapshot:
+        """Return both together; objects of `other` replace those of the same name."""
+        merged = Snapshot(features=self.features)
+        seen: dict[tuple[str, str, str], Object] = {}
+        for obj in [*self.objects, *other.objects]:
+            seen[identity(obj)] = obj
+        for obj in seen.values():
+            merged.add(obj)
+        return merged
+
+    def write(self, path: Path) -> None:
+        """Write the snapshot to one file."""
+        document = {"apiVersion": FILE_VERSION, "kind": FILE_KIND, "items": self.objects}
+        path.write_text(json.dumps(document, indent=1), "utf-8")
+
+
+def identity(obj: Object) -> tuple[str, str, str]:
+    """Return kind, namespace and name."""
+    meta = obj.get("metadata") or {}
+    return obj.get("kind", ""), meta.get("namespace", ""), meta.get("name") or meta.get("generateName", "")
+
+
+def objects_of(document: Any, source: str) -> Iterator[Object]:
+    """Yield the objects of a document: one object, a list of them, or a snapshot."""
+    if document is None:
+        return
+    if isinstance(document, list):
+        for entry in document:
+            yield from objects_of(entry, source)
+    elif isinstance(document, dict) and isinstance(document.get("items"), list):
+        kind = str(document.get("kind", "")).removesuffix("List")
+        for entry in document["items"]:
+            if isinstance(entry, dict):
+                # Items of a typed list carry no kind of their own.
+                yield (
+                    {"apiVersion": document.get("apiVersion"), "kind": kind, **entry}
+                    if "kind" not in entry
+                    else entry
+                )
+    elif isinstance(document, dict) and document.get("kind"):
+        yield document
+    else:
+        raise SnapshotError(f"{source}: expected Kubernetes objects with `kind` and `metadata`")
+
+
+def read_objects(path: Path) -> list[Object]:
+    """Read the Kubernetes objects of a YAML or JSON file."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise SnapshotError(f"{path}: {error.strerror}") from error
+    try:
+        documents = (
+            parse_yaml_documents(content) if not content.lstrip().startswith(b"{") else [json.loads(content)]
+        )
+    except json.JSONDecodeError:
+        try:  # JSON lines
+            documents = [json.loads(line) for line in content.splitlines() if line.strip()]
+        except json.JSONDecodeError as error:
+            raise SnapshotError(f"{path}: not JSON: {error}") from error
+    except (ParseError, yaml.YAMLError) as error:
+        raise SnapshotError(f"{path}: {error}") from error
+    return [obj for document in documents for obj in objects_of(document, str(path))]
+
+
+def load_snapshot(paths: Iterable[Path]) -> Snapshot:
+    """Read files into one snapshot."""
+    snapshot = Snapshot()
+    for path in paths:
+        for obj in read_objects(path):
+            try:
+                snapshot.add(obj)
+            except SnapshotError as error:
+                raise SnapshotError(f"{path}: {error}") from error
+    return snapshot
+
+
+async def capture(client: Client) -> Snapshot:
+    """Read the objects of a running cluster; needs only permission to list them."""
+    snapshot = Snapshot()
+    for kind, (_view, _attribute, resource) in KINDS.items():
+        try:
+            found = await client.list(resource)
+        except (NotFound, Forbidden) as error:
+            if kind in _OPTIONAL:
+                continue
+            raise SnapshotError(f"{resource.plural} cannot be listed: {error}") from error
+        except ClientError as error:
+            raise SnapshotError(f"the API server does not answer: {error}") from error
+        for item in found.items:
+            snapshot.add({"apiVersion": resource.api_version, "kind": kind, **item})
+    return snapshot
