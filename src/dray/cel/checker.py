@@ -165,7 +165,10 @@ class _Checker:
         return optional_of(result) if was_optional or optional else result
 
     def _struct_field(self, node: Node, target: CelType, name: str) -> CelType:
-        found = self._environment.fields.get(name) if target == DEVICE else None
+        if target != DEVICE:
+            self._complain(node, f"unexpected failed resolution of '{target.name}'")
+            return ERROR
+        found = self._environment.fields.get(name)
         if found is None:
             self._complain(node, f"undefined field '{name}'")
             return ERROR

@@ -14,7 +14,7 @@ from dray.api.quantity import Quantity
 from dray.api.semver import Semver
 from dray.cel.conversions import CONVERSIONS
 from dray.cel.declarations import declared_functions
-from dray.cel.errors import no_such_overload
+from dray.cel.errors import Fault, no_such_overload
 from dray.cel.functions_kubernetes import KUBERNETES
 from dray.cel.functions_lists import LISTS
 from dray.cel.functions_strings import STRINGS
@@ -80,10 +80,26 @@ def implementation(function: str, overloads: tuple[str, ...]) -> Implementation:
         except KeyError:
             run = chosen[key] = _choose(candidates, args)
         if run is None:
-            raise no_such_overload(f"{function}({', '.join(map(type_name, args))})")
+            raise _refusal(function, args)
         return run(*args)
 
     return dispatch
+
+
+_TERSE = frozenset(["contains", "startsWith", "endsWith", "matches", "find", "findAll"])
+_NAMED_ONLY = frozenset({"size", "sort", "@sortByAssociatedKeys"})
+
+
+def _refusal(function: str, args: tuple[object, ...]) -> Fault:
+    """Word the refusal as upstream does; that depends on how it implements the function."""
+    if function in _TERSE:
+        return no_such_overload()
+    if function in _NAMED_ONLY:
+        has_receiver = bool(args) and isinstance(args[0], str | Duration | Timestamp)
+        return no_such_overload("" if has_receiver else function)
+    if function == "flatten":
+        return no_such_overload(f"{type_name(args[0])}.flatten()")
+    return no_such_overload(f"{function}({', '.join(map(type_name, args))})")
 
 
 def _choose(

@@ -195,7 +195,7 @@ def _constant_format(name: str) -> Callable[[], Format]:
 KUBERNETES: dict[str, Callable[..., object]] = {
     "string_to_quantity": to_quantity,
     "is_quantity_string": is_quantity,
-    "quantity_sign": lambda quantity: quantity.sign(),
+    "quantity_sign": lambda quantity: quantity.sign,
     "quantity_is_integer": lambda quantity: quantity.is_integer(),
     "quantity_get_int": as_integer,
     "quantity_get_float": lambda quantity: quantity.as_approximate_float(),

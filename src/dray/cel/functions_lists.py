@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cmp_to_key
+from itertools import pairwise
 
 from dray.cel.errors import Fault, no_such_overload
 from dray.cel.operators import add, contains
@@ -74,7 +75,8 @@ def sort_by_keys(items: list[object], keys: list[object]) -> list[object]:
         raise Fault("list elements must be comparable")
     if len(keys) > 1 and any(type(key) is not type(keys[0]) for key in keys):
         raise Fault("list elements must have the same type")
-    order = sorted(range(len(keys)), key=cmp_to_key(lambda a, b: _order(keys[a], keys[b])))
+    by_key = cmp_to_key(_order)
+    order: list[int] = sorted(range(len(keys)), key=lambda index: by_key(keys[index]))
     return [items[index] for index in order]
 
 
@@ -103,10 +105,9 @@ def _same(left: object, right: object) -> bool:
 
 def is_sorted(items: list[object]) -> bool:
     """Tell whether no element is greater than the next."""
-    for index, (left, right) in enumerate(zip(items, items[1:], strict=False)):
+    for left, right in pairwise(items):
         if not isinstance(left, _COMPARABLE):
             raise no_such_overload()
-        del index
         if compare(left, right) > 0:
             return False
     return True

@@ -19,7 +19,7 @@ Constants are folded before: a list of literals costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from dray.cel.call_costs import actual_call_cost
 from dray.cel.errors import CostLimitError, Fault
@@ -406,6 +406,7 @@ class FoldStep(Step):
         if isinstance(over, Failure):
             return over
         inner = _LoopFrame(frame, self)
+        pairs: Iterable[tuple[object, object]]
         if isinstance(over, list):
             pairs = enumerate(over) if self.iter_var2 else ((item, None) for item in over)
         elif isinstance(over, dict):

@@ -60,8 +60,7 @@ def tokenize(complaints: Complaints) -> list[Token]:
         if found is None:
             # A string that never ends is one bad token up to where it broke off.
             end = _end_of_bad_token(text, position)
-            shown = text[position:end].replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
-            complaints.add(position, f"Syntax error: token recognition error at: '{shown}'")
+            complaints.add(position, f"Syntax error: token recognition error at: '{text[position:end]}'")
             position = end
             continue
         kind, word = str(found.lastgroup), found.group()
@@ -76,6 +75,12 @@ def tokenize(complaints: Complaints) -> list[Token]:
 
 def _end_of_bad_token(text: str, start: int) -> int:
     quote = text[start]
+    if quote in "=&|":
+        # The first half of an operator: the character that disappoints goes with it.
+        return min(start + 2, len(text))
+    if quote == "`":
+        found = re.compile(r"`[A-Za-z0-9_.\-/ ]*").match(text, start)
+        return min((found.end() if found else start) + 1, len(text))
     if quote not in "\"'":
         return start + 1
     if text.startswith(quote * 3, start):

@@ -130,7 +130,7 @@ def negate(value: object) -> object:
         return -value
     if isinstance(value, Duration):
         return duration_of(-value.nanos)
-    raise no_such_overload("" if isinstance(value, bool) else "-_")
+    raise no_such_overload("" if isinstance(value, bool | str | Timestamp) else "-_")
 
 
 def negate_bool(value: object) -> object:
@@ -166,15 +166,13 @@ def contains(item: object, container: object) -> object:
         return map_has(container, item)
     if not isinstance(container, list):
         raise no_such_overload()
-    fault: Fault | None = None
     for element in container:
         try:
             if equal(item, element):
                 return True
-        except Fault as error:
-            fault = fault or error
-    if fault is not None:
-        raise fault
+        except Fault:
+            # What cannot be compared is not it.
+            continue
     return False
 
 
@@ -189,7 +187,8 @@ _SUPPORT: dict[str, tuple[type, ...]] = {
 
 
 def _refused(name: str, left: object) -> Fault:
-    supported = isinstance(left, _SUPPORT[name]) and not isinstance(left, bool)
+    # Strings and times take any operator and then refuse the operand.
+    supported = isinstance(left, (*_SUPPORT[name], str, Duration, Timestamp)) and not isinstance(left, bool)
     return no_such_overload("" if supported else name)
 
 

@@ -24,12 +24,55 @@ MAX_DEPTH = 250
 MAX_CODE_POINTS = 100_000
 
 RESERVED = frozenset(
-    ["as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop", "package", "namespace", "null", "return", "true", "var", "void", "while"]
+    [
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "false",
+        "for",
+        "function",
+        "if",
+        "import",
+        "in",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "null",
+        "return",
+        "true",
+        "var",
+        "void",
+        "while",
+    ]
 )
 _RELATIONS = {"<": "_<_", "<=": "_<=_", ">=": "_>=_", ">": "_>_", "==": "_==_", "!=": "_!=_", "in": "@in"}
 _SUMS = {"+": "_+_", "-": "_-_"}
 _PRODUCTS = {"*": "_*_", "/": "_/_", "%": "_%_"}
 _EXPRESSION_START = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
+_STARTERS = frozenset(
+    {
+        "[",
+        "{",
+        "(",
+        ".",
+        "-",
+        "!",
+        "true",
+        "false",
+        "null",
+        "FLOAT",
+        "INT",
+        "UINT",
+        "STRING",
+        "BYTES",
+        "IDENT",
+    }
+)
+# Where in the list of expected tokens another one is named.
+_ALSO = {")": "')', '.', '-', '!'", "?": "'.', '-', '!', '?'"}
 _TOKEN_NAMES = {
     "IDENT": "IDENTIFIER",
     "INT": "NUM_INT",
@@ -67,6 +110,7 @@ class _Parser:
         self._index = 0
         self._token = tokens[0]
         self._next_id = 0
+        self._also = ""
         self._rule_depth = {"expr": 0, "relation": 0, "calc": 0, "member": 0}
         self._depth_by_id: dict[int, int] = {}
 
@@ -88,8 +132,36 @@ class _Parser:
         raise self._stop(f"mismatched input '{self._token.text}' expecting {shown}")
 
     def _stop(self, message: str) -> _SyntaxStop:
-        self._complaints.add(self._token.offset, f"Syntax error: {message}")
+        self._note(message)
         return _SyntaxStop(message)
+
+    def _note(self, message: str) -> None:
+        # An empty text has no column to point at.
+        self._complaints.add(
+            self._token.offset if self._complaints.source.text else -2, f"Syntax error: {message}"
+        )
+
+    def _following(self) -> Token:
+        return self._tokens[min(self._index + 1, len(self._tokens) - 1)]
+
+    def _skip_extra(self, wanted: frozenset[str], expecting: str) -> bool:
+        """Skip one token that is too much, if the next one fits; complain about it."""
+        if self._token.kind == "EOF" or self._following().kind not in wanted:
+            return False
+        self._note(f"extraneous input '{self._token.text}' expecting {expecting}")
+        self._advance()
+        return True
+
+    def _close(self, kind: str) -> None:
+        """Take a closing bracket, or complain that it is missing."""
+        if self._take(kind):
+            return
+        if self._skip_extra(frozenset({kind}), f"'{kind}'"):
+            self._advance()
+            return
+        if self._token.kind == "EOF":
+            raise self._stop(f"missing '{kind}' at '<EOF>'")
+        raise self._stop(f"mismatched input '{self._token.text}' expecting '{kind}'")
 
     # --- nodes -------------------------------------------------------------------
 
@@ -138,8 +210,13 @@ class _Parser:
         following = self._tokens[min(self._index + 1, len(self._tokens) - 1)]
         return self._token.kind != "EOF" and following.kind == "EOF"
 
-    def _expression(self) -> Node:
+    def _expression(self, also: str = "") -> Node:
+        """Parse an expression; `also` is what else could stand here, for messages."""
         self._enter("expr")
+        self._also, outer = also, self._also
+        if self._token.kind not in _STARTERS:
+            self._begin()
+        self._also = outer
         node = self._logic("||", "_||_")
         question = self._take("?")
         if question is not None:
@@ -149,6 +226,17 @@ class _Parser:
             node = self._call(question.offset, "_?_:_", None, [node, if_true, if_false])
         self._leave("expr")
         return node
+
+    def _begin(self) -> None:
+        """Complain about a token that starts no expression; go on if the next one does."""
+        expecting = _EXPRESSION_START
+        if self._also:
+            expecting = expecting.replace("'.', '-', '!'", _ALSO[self._also])
+        wanted = _STARTERS | {self._also} if self._also == ")" else _STARTERS
+        if not self._skip_extra(wanted, expecting) or self._token.kind not in _STARTERS:
+            if self._token.kind in _STARTERS or self._complaints:
+                raise _SyntaxStop(expecting)
+            raise self._stop(f"mismatched input '{self._token.text}' expecting {expecting}")
 
     def _logic(self, operator: str, function: str) -> Node:
         terms = [self._below(operator)]
@@ -223,10 +311,20 @@ class _Parser:
         while self._token.kind == kind:
             self._advance()
             count += 1
+        if self._token.kind not in _STARTERS or self._token.kind in "!-":
+            raise self._bad_operand(kind)
         node = self._member()
         if count % 2 == 0:
             return node
         return self._call(first.offset, "!_" if kind == "!" else "-_", None, [node])
+
+    def _bad_operand(self, operator: str) -> _SyntaxStop:
+        shown = self._token.text
+        if operator == "!":
+            return self._stop(f"extraneous input '{shown}' expecting {_EXPRESSION_START}")
+        at_end = self._token.kind == "EOF"
+        stop = self._stop(f"no viable alternative at input '-{'' if at_end else shown}'")
+        return self._stop(f"mismatched input '{shown}' expecting {_EXPRESSION_START}") if at_end else stop
 
     def _member(self) -> Node:
         self._enter("member")
@@ -247,7 +345,7 @@ class _Parser:
     def _selection(self, operand: Node) -> Node:
         dot = self._advance()
         if self._take("?"):
-            name_token, name = self._field_name()
+            name_token, name = self._field_name(after_dot=False)
             literal = Literal(self._id(), name_token.offset, name)
             return Call(self._id(), dot.offset, "_?._", None, [operand, literal])
         name_token, name = self._field_name()
@@ -256,36 +354,47 @@ class _Parser:
             return Select(self._id(), dot.offset, operand, name)
         return self._call(opening.offset, name, operand, self._arguments())
 
-    def _field_name(self) -> tuple[Token, str]:
+    def _field_name(self, *, after_dot: bool = True) -> tuple[Token, str]:
         token = self._token
         if token.kind == "ESCAPED":
             self._advance()
-            self._complaints.add(token.offset, "unsupported syntax: '`'")
             return token, token.text[1:-1]
-        if token.kind in ("true", "false", "null", "in"):
-            raise self._stop(f"no viable alternative at input '.{token.text}'")
-        return self._expect("IDENT", "{IDENTIFIER, ESC_IDENTIFIER}"), token.text
+        if token.kind == "IDENT" or not after_dot:
+            return self._expect("IDENT", "{IDENTIFIER, ESC_IDENTIFIER}"), token.text
+        if token.kind in ("true", "false", "null"):
+            raise self._stop(f"mismatched input '{token.text}' expecting IDENTIFIER")
+        start = self._tokens[self._index - 1].offset
+        raise self._stop(f"no viable alternative at input '{self._shown(start, token)}'")
+
+    def _shown(self, start: int, token: Token) -> str:
+        end = token.offset + (0 if token.kind == "EOF" else len(token.text))
+        return (
+            self._complaints.source.text[start:end]
+            .replace("\n", "\\n")
+            .replace("\t", "\\t")
+            .replace("\r", "\\r")
+        )
 
     def _index_of(self, operand: Node) -> Node:
         bracket = self._advance()
         optional = self._take("?") is not None
-        index = self._expression()
-        self._expect("]")
+        index = self._expression("" if optional else "?")
+        self._close("]")
         return self._call(bracket.offset, "_[?_]" if optional else "_[_]", None, [operand, index])
 
     def _arguments(self) -> list[Node]:
         args: list[Node] = []
         if self._take(")"):
             return args
+        if self._token.kind not in _STARTERS and self._following().kind == ")":
+            self._also = ")"
+            self._begin()
         while True:
-            args.append(self._expression())
-            if self._take(")"):
-                return args
+            args.append(self._expression("" if args else ")"))
             if not self._take(","):
-                raise self._stop(f"{self._unexpected_in_list()} expecting {{')', ','}}")
-
-    def _unexpected_in_list(self) -> str:
-        return f"mismatched input '{self._token.text}'"
+                break
+        self._close(")")
+        return args
 
     def _primary(self) -> Node:
         token = self._token
@@ -295,7 +404,7 @@ class _Parser:
             case "(":
                 self._advance()
                 node = self._expression()
-                self._expect(")")
+                self._close(")")
                 return node
             case "[":
                 return self._list()
@@ -314,6 +423,8 @@ class _Parser:
     def _name(self) -> Node:
         start = self._token
         prefix = "." if self._take(".") else ""
+        if prefix and self._token.kind != "IDENT":
+            raise self._stop(f"no viable alternative at input '{self._shown(start.offset, self._token)}'")
         token = self._expect("IDENT")
         struct = self._struct_name(prefix, token)
         if struct is not None:
@@ -350,7 +461,7 @@ class _Parser:
         fields: list[Field] = []
         while self._token.kind != "}":
             optional = self._take("?") is not None
-            _, field_name = self._field_name()
+            _, field_name = self._field_name(after_dot=False)
             colon = self._expect(":")
             fields.append(Field(colon.offset, field_name, self._expression(), optional))
             if not self._take(","):
@@ -370,10 +481,18 @@ class _Parser:
             elements.append(self._expression())
             if not self._take(","):
                 break
-        if self._token.kind != "]":
-            raise self._stop(f"mismatched input '{self._token.text}' expecting ']'")
-        self._advance()
+            if self._token.kind not in _STARTERS | {"?"}:
+                break
+        self._close_literal("]", after_comma=self._tokens[self._index - 1].kind == ",")
         return ListNode(self._id(), bracket.offset, elements, frozenset(optional))
+
+    def _close_literal(self, kind: str, *, after_comma: bool) -> None:
+        if self._take(kind):
+            return
+        expecting = f"'{kind}'" if after_comma else f"{{'{kind}', ','}}"
+        if not self._skip_extra(frozenset({kind}), expecting):
+            raise self._stop(f"mismatched input '{self._token.text}' expecting {expecting}")
+        self._advance()
 
     def _map(self) -> Node:
         brace = self._advance()
@@ -387,9 +506,9 @@ class _Parser:
             entries.append(Entry(colon.offset, key, self._expression(), optional))
             if not self._take(","):
                 break
-        if self._token.kind != "}":
-            raise self._stop(f"mismatched input '{self._token.text}' expecting '}}'")
-        self._advance()
+            if self._token.kind not in _STARTERS | {"?"}:
+                break
+        self._close_literal("}", after_comma=self._tokens[self._index - 1].kind == ",")
         return MapNode(self._id(), brace.offset, entries)
 
     def _number(self) -> Node:

@@ -48,6 +48,9 @@ def plan(node: Node) -> Step:
         case Ident():
             if node.constant is not None:
                 return Constant(node.id, node.constant)
+            if node.type.kind == "type":
+                # A variable cannot stand for a type.
+                raise CompileError(f"program instantiation failed: reference to undefined type: {node.name}")
             return VariableAccess(node.id, node.name)
         case Select():
             return _select(node)
@@ -132,7 +135,7 @@ def _membership(node: Call, item: Step, items: Constant) -> Step | None:
         return None
     if not values:
         return Constant(node.id, value=False)
-    if not all(value is None or isinstance(value, bool | int | float | str) for value in values):
+    if not all(isinstance(value, bool | int | float | str) for value in values):
         return None
     return Membership(node.id, item, frozenset(map(member_key, values)))
 

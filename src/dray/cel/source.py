@@ -24,9 +24,9 @@ class Source:
         self._line_starts = [0] + [index + 1 for index, char in enumerate(text) if char == "\n"]
 
     def locate(self, offset: int) -> tuple[int, int]:
-        """Return line (from 1) and column (from 0); (-1, -1) for no place."""
+        """Return line (from 1) and column (from 0); (-1, -1) for no place, (1, -1) for none in an empty text."""
         if offset < 0:
-            return -1, -1
+            return (-1, -1) if offset == -1 else (1, -1)
         line = bisect_right(self._line_starts, offset)
         return line, offset - self._line_starts[line - 1]
 
@@ -69,7 +69,11 @@ class Complaints:
     def _draw(self, issue: Issue) -> str:
         text = f"ERROR: <input>:{issue.line}:{issue.column + 1}: {issue.message}"
         snippet = self.source.line(issue.line)
-        if snippet is None or len(snippet.encode("utf-8", "surrogatepass")) > _MAX_SNIPPET_BYTES:
+        if (
+            snippet is None
+            or not self.source.text
+            or len(snippet.encode("utf-8", "surrogatepass")) > _MAX_SNIPPET_BYTES
+        ):
             return text
         snippet = snippet.replace("\t", " ")
         dots = "".join("\uff0e" if ord(char) > 127 else "." for char in snippet[: issue.column])

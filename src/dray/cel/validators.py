@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dray.cel.conversions import CONVERSIONS
 from dray.cel.errors import Fault
+from dray.cel.functions import implementation
 from dray.cel.functions_strings import compile_pattern
 from dray.cel.kinds import CelType, show, unwrap_optional
 from dray.cel.source import Complaints
@@ -31,7 +31,7 @@ def _validate_call(node: Call, complaints: Complaints) -> None:
         if node.function == "matches":
             compile_pattern(str(literal.value))
         else:
-            CONVERSIONS[node.overloads[0]](literal.value)
+            implementation(node.function, node.overloads)(literal.value)
     except Fault:
         complaints.add(literal.offset, f"invalid {node.function} argument")
 

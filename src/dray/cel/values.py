@@ -18,6 +18,7 @@ import ipaddress
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dray.api.quantity import Quantity
 from dray.api.semver import Semver
@@ -120,7 +121,7 @@ def map_key(key: object) -> object:
         return _TRUE_KEY
     if key is False:
         return _FALSE_KEY
-    if isinstance(key, str | int):
+    if isinstance(key, str | int) or key is None:
         return key
     if isinstance(key, float):
         # 1.0 finds the entry of 1; 1.5 and NaN find nothing.
@@ -314,7 +315,8 @@ def compare(left: object, right: object) -> int:
     kind = type(left)
     if kind is not type(right) or kind not in _ORDERED:
         raise no_such_overload()
-    return (left > right) - (left < right)  # type: ignore[operator]
+    ordered: Any = (left, right)
+    return int(ordered[0] > ordered[1]) - int(ordered[0] < ordered[1])
 
 
 _ORDERED = frozenset({bool, str, bytes, Duration, Timestamp})
