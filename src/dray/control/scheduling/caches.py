@@ -19,7 +19,7 @@ from dray.api.features import Features
 from dray.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dray.client import Client, Informer, key_of
 from dray.client import resources as kinds
-from dray.scheduler import Booking, ClusterState, Devices, Help, Neighbours, SchedulingQueue
+from dray.scheduler import Booking, ClusterState, Devices, Help, Neighbours, SchedulingQueue, Wish
 
 DeviceKey = tuple[str, str, str]  # driver, pool, device
 
@@ -46,6 +46,7 @@ class Caches:
         self.waiting_for_claim: dict[str, set[str]] = defaultdict(set)  # claim key -> pod keys
         self.on_pod: Callable[[Pod], None] = _ignore  # a pod of ours that may be placed (again)
         self.on_pod_gone: Callable[[Pod], None] = _ignore
+        self.on_wake: Callable[[], None] = _nothing  # some waiting pod may be tried now
         self._seen: dict[str, list[tuple[int, asyncio.Future[bool]]]] = defaultdict(list)
 
         self.nodes = Informer(client, kinds.NODES, Node)
@@ -87,6 +88,11 @@ class Caches:
         found = self.namespaces.get(name)
         return (found.metadata.labels or {}) if found is not None else {}
 
+    def wake(self, wish: Wish) -> None:
+        """Tell the queue that something happened that may help, and the loop if it does."""
+        if self.queue.wake(wish):
+            self.on_wake()
+
     # --- hardware -------------------------------------------------------------
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
@@ -94,13 +100,13 @@ class Caches:
             assert old is not None
             self.devices.delete_node(old.metadata.name)
             self.state.delete_node(old.metadata.name)
-            self.queue.wake(Help.NEIGHBOURS)
+            self.wake(Help.NEIGHBOURS)
             return
         if old is not None and not _node_differs(old, new):
             return  # heartbeats
         self.state.set_node(new)
         self.devices.set_node(new)
-        self.queue.wake(Help.NODES)
+        self.wake(Help.NODES)
 
     def _slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         if new is None:
@@ -110,7 +116,7 @@ class Caches:
             return
         else:
             self.devices.set_slice(new)
-        self.queue.wake(Help.DEVICES)
+        self.wake(Help.DEVICES)
 
     def _class_changed(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
         if new is None:
@@ -118,7 +124,7 @@ class Caches:
             self.devices.delete_class(old.metadata.name)
         else:
             self.devices.set_class(new)
-        self.queue.wake(Help.DEVICES)
+        self.wake(Help.DEVICES)
 
     def _rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
         if new is None:
@@ -128,11 +134,11 @@ class Caches:
             return
         else:
             self.devices.set_taint_rule(new)
-        self.queue.wake(Help.DEVICES)
+        self.wake(Help.DEVICES)
 
     def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
         if new is not None and (old is None or old.spec != new.spec):
-            self.queue.wake(Help.GROUP)
+            self.wake(Help.GROUP)
 
     # --- claims ---------------------------------------------------------------
 
@@ -155,10 +161,10 @@ class Caches:
                 if booking is not None:
                     freed = freed or not booking.settle(new.status.allocation)
         if freed:
-            self.queue.wake(Help.DEVICES)
+            self.wake(Help.DEVICES)
         key = key_of((new or old).metadata)  # type: ignore[union-attr]  # one of the two is there
         self._tell_seen(key, new)
-        self.queue.wake(f"claim:{key}")
+        self.wake(f"claim:{key}")
         for pod_key in self.waiting_for_claim.pop(key, ()):
             pod = self.pods.get(pod_key)
             if pod is not None:
@@ -251,8 +257,8 @@ class Caches:
         """Give back the room of a pod."""
         self.assumed.pop(uid, None)
         if self.state.forget(uid) is not None:
-            self.queue.wake(Help.ROOM)
-            self.queue.wake(Help.NEIGHBOURS)
+            self.wake(Help.ROOM)
+            self.wake(Help.NEIGHBOURS)
 
     def settle(self, pod: Pod, *, is_bound: bool) -> None:
         """A commit has ended; keep the room only of pods that are bound and still there."""
@@ -274,10 +280,14 @@ class Caches:
         if old is None or not old.spec.node_name:
             if new.spec.scheduler_name == self.scheduler_name:
                 self.on_pod_gone(new)
-            self.queue.wake(Help.NEIGHBOURS)
+            self.wake(Help.NEIGHBOURS)
 
 
 def _ignore(_: Pod) -> None:
+    """Stand in until the loop listens."""
+
+
+def _nothing() -> None:
     """Stand in until the loop listens."""
 
 

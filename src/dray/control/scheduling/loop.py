@@ -102,6 +102,7 @@ class SchedulingLoop:
         self._sequence = 0
         self.caches.on_pod = self._pod_waits
         self.caches.on_pod_gone = self._pod_left
+        self.caches.on_wake = self._changed.set
 
     async def run(self) -> None:
         """Follow the cluster and schedule; returns only by cancellation."""
@@ -280,9 +281,9 @@ class SchedulingLoop:
             booking = caches.bookings.pop(claim.metadata.uid, None)
             if booking is not None:
                 booking.cancel()
-                caches.queue.wake(f"claim:{key_of(claim.metadata)}")
+                caches.wake(f"claim:{key_of(claim.metadata)}")
         caches.settle(pod, is_bound=False)
-        caches.queue.wake(Help.DEVICES)
+        caches.wake(Help.DEVICES)
         current = caches.pods.get(entry.key)
         if current is None or current.metadata.uid != pod.metadata.uid or current.spec.node_name:
             self._changed.set()

@@ -1,0 +1,275 @@
+"""A cluster for one test: short words to make objects, wait, and judge the result."""
+
+import asyncio
+import itertools
+import time
+
+import checker
+
+from dray.client import Client, NotFound
+from dray.client import resources as kinds
+from dray.control.scheduling import SchedulerOptions, SchedulingLoop
+
+_numbers = itertools.count(int(time.time()) % 100_000)
+
+
+class Cluster:
+    """Objects of one test, with a name of its own so that tests do not meet."""
+
+    def __init__(self, peer):
+        self.peer = peer
+        self.number = next(_numbers)
+        self.namespace = f"case-{self.number}"
+        self.driver = f"gpu-{self.number}.example.com"
+        self.scheduler_name = f"dray-{self.number}"
+        self.client = Client.connect(peer.kubeconfig)
+        self.loops = []
+        self._made = []
+        self._tasks = []
+
+    async def __aenter__(self):
+        await self.client.create(kinds.NAMESPACES, {"metadata": {"name": self.namespace}})
+        return self
+
+    async def __aexit__(self, kind, *_):
+        try:
+            if kind is None:
+                assert await self.problems() == []
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            for pod in (await self.client.list(kinds.PODS, self.namespace)).items:
+                await self._drop(kinds.PODS, pod["metadata"]["name"], self.namespace)
+            for resource, name in reversed(self._made):
+                await self._drop(resource, name)
+            await self._drop(kinds.NAMESPACES, self.namespace)
+            await self.client.close()
+
+    async def _drop(self, resource, name, namespace=None):
+        try:
+            await self.client.delete(resource, name, namespace, grace_seconds=0)
+        except NotFound:
+            pass
+
+    # --- making ---------------------------------------------------------------
+
+    async def start_scheduler(self, **options):
+        """Run a scheduler in this process, until the test ends."""
+        options = {"name": self.scheduler_name, **options}
+        loop = SchedulingLoop(Client.connect(self.peer.kubeconfig), SchedulerOptions(**options))
+
+        async def run():
+            async with loop.client:
+                await loop.run()
+
+        task = asyncio.create_task(run())
+        self._tasks.append(task)
+        self.loops.append(loop)
+        ready = asyncio.create_task(loop.is_ready.wait())
+        await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED, timeout=30)
+        if task.done():
+            task.result()
+        assert loop.is_ready.is_set()
+        return loop
+
+    def stop_scheduler(self, position=-1):
+        """Stop a scheduler as if it were killed: nothing is cleaned up."""
+        self._tasks[position].cancel()
+
+    async def node(self, name, labels=None, taints=(), allocatable=None):
+        """Make a node that is ready."""
+        name = f"{name}-{self.number}"
+        allocatable = {"cpu": "8", "memory": "32Gi", "pods": "20", **(allocatable or {})}
+        body = {
+            "metadata": {
+                "name": name,
+                "labels": {"case": self.namespace, "kubernetes.io/hostname": name, **(labels or {})},
+            },
+            "spec": {"taints": list(taints)},
+            "status": {
+                "capacity": allocatable,
+                "allocatable": allocatable,
+                "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+            },
+        }
+        await self.client.create(kinds.NODES, body)
+        self._made.append((kinds.NODES, name))
+        await self.client.patch(kinds.NODES, name, {"spec": {"taints": list(taints) or None}})
+        return name
+
+    async def devices(self, node, *devices, pool=None, generation=1, count=1, name=None, **spec):
+        """Publish devices of a node; a device is a name or a dict."""
+        name = name or f"{node or pool}-{next(_numbers)}"
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": name},
+            "spec": {
+                "driver": self.driver,
+                "nodeName": node,
+                "pool": {"name": pool or node, "generation": generation, "resourceSliceCount": count},
+                "devices": [each if isinstance(each, dict) else {"name": each} for each in devices],
+                **spec,
+            },
+        }
+        if node is None:
+            del body["spec"]["nodeName"]
+        if not devices:
+            del body["spec"]["devices"]
+        await self.client.create(kinds.SLICES, body)
+        self._made.append((kinds.SLICES, name))
+        return name
+
+    async def device_class(self, name="gpu", *selectors, **spec):
+        """Offer the devices of this test's driver."""
+        name = f"{name}-{self.number}"
+        expressions = [f"device.driver == '{self.driver}'", *selectors]
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": name},
+            "spec": {"selectors": [{"cel": {"expression": each}} for each in expressions], **spec},
+        }
+        await self.client.create(kinds.DEVICE_CLASSES, body)
+        self._made.append((kinds.DEVICE_CLASSES, name))
+        return name
+
+    async def claim(self, name, *requests, constraints=()):
+        """Make a claim; a request is a dict as in the API (its `exactly` may be given flat)."""
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": name},
+            "spec": claim_spec(*requests, constraints=constraints),
+        }
+        return await self.client.create(kinds.CLAIMS, body, self.namespace)
+
+    async def template(self, name, *requests, constraints=()):
+        """Make a template of claims."""
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": name},
+            "spec": {"spec": claim_spec(*requests, constraints=constraints)},
+        }
+        return await self.client.create(kinds.CLAIM_TEMPLATES, body, self.namespace)
+
+    async def pod(self, name, claims=(), templates=(), resources=None, labels=None, **spec):
+        """Make a pod of this test's scheduler; claims and templates by name."""
+        entries = [{"name": each, "resourceClaimName": each} for each in claims]
+        entries += [{"name": each, "resourceClaimTemplateName": each} for each in templates]
+        container = {"name": "main", "image": "registry.example/pause", "resources": dict(resources or {})}
+        if entries:
+            container["resources"]["claims"] = [{"name": each["name"]} for each in entries]
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "labels": labels or {}},
+            "spec": {
+                "schedulerName": self.scheduler_name,
+                "containers": [container],
+                "resourceClaims": entries,
+                "terminationGracePeriodSeconds": 0,
+                **spec,
+            },
+        }
+        return await self.client.create(kinds.PODS, body, self.namespace)
+
+    async def delete_pod(self, name):
+        """Delete a pod at once."""
+        await self.client.delete(kinds.PODS, name, self.namespace, grace_seconds=0)
+
+    # --- waiting and looking ---------------------------------------------------
+
+    async def until(self, condition, what, timeout=20.0):
+        """Wait for an async condition; its true value is returned."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        while True:
+            value = await condition()
+            if value:
+                return value
+            for task in self._tasks:
+                if task.done() and not task.cancelled():
+                    task.result()
+            if asyncio.get_running_loop().time() > deadline:
+                raise AssertionError(f"not within {timeout} s: {what}")
+            await asyncio.sleep(0.05)
+
+    async def get_pod(self, name):
+        """Read a pod."""
+        return await self.client.get(kinds.PODS, name, self.namespace)
+
+    async def get_claim(self, name):
+        """Read a claim."""
+        return await self.client.get(kinds.CLAIMS, name, self.namespace)
+
+    async def claim_of(self, pod):
+        """Read the claim that was made for a pod's (first) template entry."""
+        statuses = (await self.get_pod(pod))["status"].get("resourceClaimStatuses") or []
+        return await self.get_claim(statuses[0]["resourceClaimName"])
+
+    async def bound(self, name, timeout=20.0):
+        """Wait until a pod is bound; return the node's name as the test gave it."""
+
+        async def condition():
+            return (await self.get_pod(name))["spec"].get("nodeName")
+
+        node = await self.until(condition, f"pod {name} bound", timeout)
+        return node.removesuffix(f"-{self.number}")
+
+    async def refused(self, name, timeout=20.0):
+        """Wait until a pod is reported as unschedulable; return the message."""
+
+        async def condition():
+            for each in (await self.get_pod(name))["status"].get("conditions") or ():
+                if each["type"] == "PodScheduled" and each["status"] == "False":
+                    return each["message"]
+            return None
+
+        return await self.until(condition, f"pod {name} refused", timeout)
+
+    async def held(self, claim):
+        """Return the devices that a claim holds, sorted."""
+        return sorted(each["device"] for each in checker.results_of(await self.get_claim(claim)))
+
+    async def problems(self):
+        """Let the independent checker judge everything of this test."""
+        slices = [
+            each
+            for each in (await self.client.list(kinds.SLICES)).items
+            if each["spec"]["driver"] == self.driver
+        ]
+        pods = (await self.client.list(kinds.PODS, self.namespace)).items
+        claims = (await self.client.list(kinds.CLAIMS, self.namespace)).items
+        published = {(each["spec"]["driver"], each["spec"]["pool"]["name"]) for each in slices}
+        # Devices that a test withdrew on purpose are not the scheduler's fault.
+        claims = [
+            each
+            for each in claims
+            if all((r["driver"], r["pool"]) in published for r in checker.results_of(each))
+        ]
+        return checker.check_state(
+            slices=slices,
+            classes=(await self.client.list(kinds.DEVICE_CLASSES)).items,
+            claims=claims,
+            pods=[] if len(claims) == 0 else pods,
+            nodes=(await self.client.list(kinds.NODES)).items,
+        )
+
+
+def claim_spec(*requests, constraints=()):
+    """Spell the spec of a claim."""
+    spelled = [
+        each
+        if "exactly" in each or "firstAvailable" in each
+        else {"name": each["name"], "exactly": {k: v for k, v in each.items() if k != "name"}}
+        for each in requests
+    ]
+    devices = {"requests": spelled}
+    if constraints:
+        devices["constraints"] = list(constraints)
+    return {"devices": devices}
+
+
+__all__ = ["Cluster", "claim_spec"]
