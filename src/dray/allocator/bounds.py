@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dray.allocator.parts import Value
-from dray.allocator.problem import NodeWish, positions
+from dray.allocator.problem import PARTS, NodeWish, positions
 
 if TYPE_CHECKING:
     from dray.allocator.search import Search
@@ -49,6 +49,9 @@ def refuted(search: Search, number: int, wish: NodeWish, wanted: int, scan: int)
         return False
     if problem.requests[number].may_fail:
         return False
+    scan &= ~_overdrawing(search, scan)
+    if scan.bit_count() < wanted:
+        return True
     demands = [Demand(wanted, scan, [(wish, scan)], wish.wish.admin)]
     for request in problem.requests[number + 1 :]:
         if request.may_fail:
@@ -60,6 +63,7 @@ def refuted(search: Search, number: int, wish: NodeWish, wanted: int, scan: int)
     return (
         _too_few_devices(search, demands)
         or _too_few_in_counters(search, demands)
+        or _too_much_drawn(search, demands)
         or any(_tie_fails(search, tie, demands) for tie in range(len(search.ties)))
     )
 
@@ -77,6 +81,7 @@ def _demand(search: Search, wishes: list[NodeWish]) -> Demand | None:
                 continue
         else:
             candidates = wish.ok & free
+            candidates &= ~_overdrawing(search, candidates)
             if candidates.bit_count() < wish.count:
                 continue
         possible.append((wish, candidates))
@@ -285,6 +290,43 @@ def _too_few_in_counters(search: Search, demands: list[Demand]) -> bool:
         if room >= total:
             return False
     return room < total
+
+
+def _overdrawing(search: Search, mask: int) -> int:
+    """Return the devices among these that would, each alone, draw more than is left."""
+    problem = search.problem
+    found = 0
+    if problem.draws:
+        left = search.left
+        exempt = problem.shared & problem.held
+        for position in positions(mask & problem.consumers & ~exempt):
+            if position not in search.allocating:
+                for counter, nanos in problem.draws[position]:
+                    if nanos > left[counter]:
+                        found |= 1 << position
+                        break
+    return found
+
+
+def _too_much_drawn(search: Search, demands: list[Demand]) -> bool:
+    """Say whether even the smallest candidates together draw more than is left of all counters.
+
+    Counters of different units are added up as parts per million of what there was.
+    """
+    problem = search.problem
+    if not problem.draws:
+        return False
+    drawn = 0
+    for demand in demands:
+        wanted = demand.wanted
+        for volume, mask in problem.volumes:
+            n_devices = (mask & demand.mask).bit_count()
+            drawn += volume * min(wanted, n_devices)
+            wanted -= min(wanted, n_devices)
+            if not wanted:
+                break
+    left = sum(-(-nanos * PARTS // problem.counters[c]) for c, nanos in enumerate(search.left) if nanos > 0)
+    return drawn > left
 
 
 def _shares(search: Search, demands: list[Demand], position: int) -> int:

@@ -29,12 +29,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dray.allocator.answers import DeviceId
-from dray.allocator.devices import DeviceFacts, Interner, SliceFacts, attribute_of
+from dray.allocator.devices import DeviceFacts, Interner, SliceFacts
 from dray.allocator.gates import Gates
 from dray.allocator.ledger import Amounts, DeviceUse, PoolId
 from dray.allocator.nodes import node_matches
 from dray.api.core import Node
-from dray.api.resource import DeviceAttribute
 
 if TYPE_CHECKING:
     from dray.allocator.parts import PoolPart
@@ -200,12 +199,22 @@ class PoolView:
         """Return a number that is equal for pools whose devices carry equal values of an attribute."""
         found = self._columns.get(attribute)
         if found is None:
-            driver = self.id[0]
-            values = tuple(
-                [_plain(attribute_of(d.device.attributes, driver, attribute)) for d in self.devices]
-            )
-            found = self._columns[attribute] = self.intern(_hashable(values))
+            found = self._columns[attribute] = self.intern(_hashable(self._values(attribute)))
         return found
+
+    def _values(self, attribute: str) -> tuple[object, ...]:
+        """Return one value per device, as `attribute_of` finds it, without a call per device."""
+        domain, _, bare = attribute.partition("/")
+        is_own = domain == self.id[0]
+        values: list[object] = []
+        for facts in self.devices:
+            attributes = facts.device.attributes
+            found = attributes.get(attribute) if attributes else None
+            if found is None and is_own and attributes:
+                found = attributes.get(bare)
+            # Bare texts hash and compare much faster than the struct around them.
+            values.append(found if found is None or found.string is None else found.string)
+        return tuple(values)
 
     def all_attributes(self) -> int:
         """Return a number that is equal for pools whose devices carry equal attributes."""
@@ -239,11 +248,6 @@ def admits_groups(running: Groups, groups: frozenset[str]) -> bool:
 
 
 _NOTHING_IN_COMMON = frozenset({""})  # no real group has an empty name, so nobody is admitted
-
-
-def _plain(attribute: DeviceAttribute | None) -> str | DeviceAttribute | None:
-    """Return texts bare: they hash and compare much faster than the struct around them."""
-    return attribute if attribute is None or attribute.string is None else attribute.string
 
 
 def _hashable(values: tuple[object, ...]) -> Hashable:

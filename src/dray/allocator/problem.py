@@ -12,6 +12,7 @@ problems, so a solution, being positions, fits both.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from functools import cached_property
 
 from dray.allocator.answers import DeviceId
 from dray.allocator.capacity import Need
@@ -20,6 +21,8 @@ from dray.allocator.errors import InvalidRequestError, PoolUpdatingError
 from dray.allocator.parts import OPTIONAL_OPERATIONS, PoolPart, Value
 from dray.allocator.pools import Groups, NodeView, PoolView
 from dray.allocator.requests import RESULTS_MAX, Fatal, Question, Wish
+
+PARTS = 1_000_000  # a counter is measured in parts of what is left of it at the start
 
 
 class FatalFound(Exception):  # a signal inside the search, turned into an AllocationError
@@ -181,6 +184,21 @@ class Problem:
                     self._twins.append(numbers.setdefault(key, len(numbers)))
                     assert offset + bit == len(self._twins) - 1
         return self._twins
+
+    @cached_property
+    def volumes(self) -> list[tuple[int, int]]:
+        """Return (volume, devices) ascending: the parts of all counters that taking a device uses up."""
+        free = ((1 << self.n_devices) - 1) & (~self.consumers | self.shared)
+        masks = {0: free}
+        for position, draws in self.draws.items():
+            if not self.shared >> position & 1:
+                volume = sum(
+                    nanos * PARTS // self.counters[c]
+                    for c, nanos in draws
+                    if self.counters[c] > 0 and nanos > 0
+                )
+                masks[volume] = masks.get(volume, 0) | 1 << position
+        return sorted(masks.items())
 
     # --- wishes ----------------------------------------------------------------
 
