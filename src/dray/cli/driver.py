@@ -1,0 +1,143 @@
+"""`dray driver`: run a shipped driver, check any driver, begin a new one."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shlex
+import signal
+import socket
+import sys
+from pathlib import Path
+
+EPILOG = """
+dray driver new gpu.example.com ./my-driver
+dray driver run cpu --node-name $(hostname)
+dray driver check --kubeconfig admin.conf --command "./my-driver --node-name worker" --node-name worker
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands and flags."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    new = actions.add_parser("new", help="write a working driver to start from, with a test")
+    new.add_argument("name", help="the driver's name, a domain of yours: gpu.example.com")
+    new.add_argument("folder", type=Path, nargs="?", default=Path(), help="where to write (default: here)")
+
+    serve = actions.add_parser("run", help="run a driver that is shipped with dray")
+    serve.add_argument("name", help="which: nvidia, tpu, network, fpga, cpu")
+    _common(serve)
+    serve.add_argument("--instance", default="", help="id of this instance, for rolling updates side by side")
+    serve.add_argument(
+        "--device-metadata", action="store_true", help="tell containers about their devices in files"
+    )
+    serve.add_argument("--metrics-port", type=int, metavar="PORT")
+
+    check = actions.add_parser("check", help="put any driver through its paces, as kubelet would")
+    _common(check)
+    check.add_argument(
+        "--socket-dir",
+        type=Path,
+        metavar="DIR",
+        help="registry directory (default: plugins_registry in --kubelet-dir)",
+    )
+    check.add_argument("--driver", default="", help="name of the driver (default: the first that registers)")
+    check.add_argument("--command", metavar="LINE", help="start (and kill) the driver with this command line")
+    check.add_argument("--namespace", default="default")
+    check.add_argument(
+        "--wait", type=float, default=30.0, metavar="SECONDS", help="patience for registration and slices"
+    )
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kubeconfig", metavar="FILE", help="where the API server is (default: $KUBECONFIG)")
+    parser.add_argument("--node-name", default=os.environ.get("NODE_NAME") or socket.gethostname().lower())
+    parser.add_argument("--kubelet-dir", type=Path, default=Path("/var/lib/kubelet"), metavar="DIR")
+    parser.add_argument("--cdi-dir", type=Path, default=Path("/var/run/cdi"), metavar="DIR")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the action says."""
+    from dray.driver import DriverError
+
+    try:
+        if args.action == "new":
+            return _new(args)
+        if args.action == "run":
+            return _run(args)
+        return asyncio.run(_check(args))
+    except DriverError as error:
+        print(f"dray driver: {error}", file=sys.stderr)
+        return 1
+
+
+def _new(args: argparse.Namespace) -> int:
+    from dray.driver.skeleton import write_skeleton
+
+    driver, test = write_skeleton(args.name, args.folder)
+    print(f"wrote {driver} and {test}")
+    print(f"try:  cd {args.folder} && pytest {test.name}", file=sys.stderr)
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    from dray.driver import Settings, run
+    from dray.drivers.shipped import make_driver
+
+    settings = Settings(
+        node_name=args.node_name,
+        kubelet_dir=args.kubelet_dir.absolute(),
+        cdi_dir=args.cdi_dir.absolute(),
+        instance=args.instance,
+        device_metadata=args.device_metadata,
+        metrics_port=args.metrics_port,
+    )
+    driver = make_driver(
+        args.name, args.node_name, args.kubelet_dir.absolute() / "plugins" / f"dray-{args.name}"
+    )
+    return run(driver, kubeconfig=args.kubeconfig, settings=settings)
+
+
+async def _check(args: argparse.Namespace) -> int:
+    from dray.client import Client, ClientError
+    from dray.driver.conformance import Kit
+
+    process: asyncio.subprocess.Process | None = None
+
+    async def start() -> None:
+        nonlocal process
+        process = await asyncio.create_subprocess_exec(*shlex.split(args.command), start_new_session=True)
+
+    async def kill() -> None:
+        if process is not None and process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+    try:
+        async with Client.connect(args.kubeconfig, user_agent="dray-driver-check") as client:
+            kit = Kit(
+                client,
+                (args.socket_dir or args.kubelet_dir / "plugins_registry").absolute(),
+                [Path("/etc/cdi"), args.cdi_dir.absolute()],
+                args.node_name,
+                driver=args.driver,
+                namespace=args.namespace,
+                wait_seconds=args.wait,
+                start=start if args.command else None,
+                kill=kill if args.command else None,
+            )
+            outcomes = await kit.run()
+    except ClientError as error:
+        print(f"dray driver: {error}", file=sys.stderr)
+        return 1
+    finally:
+        await kill()
+    for outcome in outcomes:
+        print(f"{outcome.verdict:8} {outcome.check}" + (f": {outcome.detail}" if outcome.detail else ""))
+    failed = sum(outcome.verdict == "failed" for outcome in outcomes)
+    print(
+        f"{len(outcomes)} checks, {failed} failed" + (f": {kit.driver}" if kit.driver else ""),
+        file=sys.stderr,
+    )
+    return 1 if failed else 0
