@@ -17,13 +17,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from dray.api.features import Features
 from dray.api.kinds import Kind
+from dray.api.schema import schema_of
 from dray.api.validation import FieldError, ValidationContext
 from dray.server import reviews
 from dray.server.admission import AdmissionChain
 from dray.server.applying import Applier, FieldBooks
 from dray.server.authn import Authenticator
 from dray.server.authz import Authorizer
-from dray.server.bodies import parse_body
+from dray.server.bodies import parse_body, read_object
 from dray.server.bootstrap import ensure_bootstrap_objects
 from dray.server.calls import Call, World
 from dray.server.catalogue import Catalogue
@@ -33,6 +34,7 @@ from dray.server.disruptions import Disruptions
 from dray.server.handlers import Handlers
 from dray.server.node_agents import NodeAgents
 from dray.server.objects import Objects
+from dray.server.openapi import OpenApi
 from dray.server.patching import Patcher
 from dray.server.reader import Object
 from dray.server.requests import Response, json_response
@@ -147,7 +149,7 @@ class Cluster:
             self.catalogue,
             verbs,
             subresources.handle,
-            [_health, discovery.respond],
+            [_health, discovery.respond, OpenApi(discovery).respond],
             _reviews(authenticator, authorizer, world, subresources),
         )
 
@@ -179,8 +181,14 @@ def _reviews(
     """Return the handlers of kinds that are questions, not objects."""
 
     def body_of(call: Call) -> Object:
-        value: Any = parse_body(None, call.request.body, call.request.header("content-type"))
-        return value if isinstance(value, dict) else {}
+        kind = call.route.kind
+        schema = schema_of(kind.group, call.route.version, kind.kind)
+        value: Any = parse_body(schema, call.request.body, call.request.header("content-type"))
+        validation = call.request.first("fieldValidation")
+        api_version = kind.api_version(call.route.version)
+        return read_object(
+            call, schema, value, kind=kind.kind, api_version=api_version, validation=validation
+        )
 
     async def self_review(call: Call) -> Response:
         return json_response(201, reviews.self_subject_review(call.user, body_of(call), world.timestamp()))

@@ -15,15 +15,23 @@ from dray.api.kinds import split_api_version
 from dray.api.parsing import ParseError, parse_json, parse_yaml
 from dray.api.reading import DecodeError, read
 from dray.api.schema import Type
-from dray.server import errors
+from dray.server import errors, protobuf
 from dray.server.calls import Call
-from dray.server.negotiation import YAML_TYPE, body_type
+from dray.server.negotiation import YAML_TYPE, body_type, unsupported
 from dray.server.reader import Object
 
 
 def parse_body(schema: Type | None, body: bytes, content_type: str) -> Any:
     """Parse a body as JSON or YAML, raw parts of the schema as they came; raises 415 and 400."""
-    is_yaml = body_type(content_type) == YAML_TYPE
+    media_type = body_type(content_type)
+    if media_type == protobuf.MEDIA_TYPE:
+        if schema is None:
+            raise unsupported(protobuf.MEDIA_TYPE)
+        try:
+            return protobuf.decode_object(schema, body)
+        except protobuf.ProtobufError as problem:
+            raise errors.bad_request(f"proto: {problem}") from None
+    is_yaml = media_type == YAML_TYPE
     try:
         if schema is not None:
             return codec.parse_body(schema, body, yaml=is_yaml)
@@ -51,7 +59,9 @@ def read_object(
         raise errors.bad_request(
             f'{kind} in version "{version}" cannot be handled as a {kind}: {problem}'
         ) from None
-    report_complaints(call, complaints, validation)
+    report_complaints(
+        call, complaints, validation, f'{kind} in version "{version}" cannot be handled as a {kind}: '
+    )
     obj["kind"], obj["apiVersion"] = kind, api_version
     if not isinstance(obj.get("metadata"), dict):
         obj["metadata"] = {}
@@ -78,12 +88,12 @@ def check_kind(value: dict[str, Any], kind: str, api_version: str) -> None:
         )
 
 
-def report_complaints(call: Call, complaints: list[str], validation: str) -> None:
+def report_complaints(call: Call, complaints: list[str], validation: str, prefix: str = "") -> None:
     """Warn about unknown fields, refuse them, or stay silent."""
     if not complaints or validation == "Ignore":
         return
     if validation == "Strict":
-        raise errors.bad_request("strict decoding error: " + ", ".join(complaints))
+        raise errors.bad_request(f"{prefix}strict decoding error: " + ", ".join(complaints))
     for complaint in complaints:
         call.warn(complaint)
 

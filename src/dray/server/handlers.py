@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dray.api.schema import Type
+from dray.api.schema import Type, schema_of
 from dray.server import errors
 from dray.server.bodies import parse_body, read_object
 from dray.server.calls import Call, World
@@ -179,7 +179,8 @@ class Handlers:
         """Read delete options from the body or, without one, from the query."""
         body = None
         if call.request.body.strip():
-            body = parse_body(None, call.request.body, call.request.header("content-type"))
+            schema = schema_of("meta.k8s.io", "v1", "DeleteOptions")
+            body = parse_body(schema, call.request.body, call.request.header("content-type"))
             if body is not None and not isinstance(body, dict):
                 raise errors.bad_request("the body of a deletion must be DeleteOptions")
             kind = (body or {}).get("kind") or "DeleteOptions"

@@ -86,7 +86,7 @@ class Shapes:
         include = call.request.first("includeObject") or "Metadata"
         if include not in ("Metadata", "Object", "None"):
             problem = invalid("includeObject", include, "must be 'Metadata', 'Object', 'None', or empty")
-            raise errors.invalid(META_GROUP, "TableOptions", "", [problem])
+            raise errors.bad_request(f"Unable to convert to Table as requested: {problem.message()}")
         return self._tables.to_table(
             call.route.kind, call.route.version, objects, metadata, include, representation.as_version
         )
