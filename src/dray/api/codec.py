@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dray.api.parsing import ParseError, decode_text, parse_json, parse_yaml
+from dray.api.parsing import ExactFloat, ParseError, decode_text, parse_json, parse_yaml
 from dray.api.raw_json import RawJson
 from dray.api.reading import DecodeError, Json, read
 from dray.api.schema.types import LIST, MAP, STRUCT, Type
@@ -129,7 +129,7 @@ def decode_list(view: type[V], data: bytes) -> tuple[list[V], dict[str, Json]]:
 def to_view(view: type[V], obj: Json) -> V:
     """Make a view of a plain object; nulls count as absent; raise DecodeError."""
     try:
-        return msgspec.convert(_without_nulls(open_raw(obj)), type=view)
+        return msgspec.convert(_plain_json(open_raw(obj)), type=view)
     except (msgspec.ValidationError, RecursionError) as error:
         raise DecodeError(str(error)) from None
 
@@ -137,13 +137,15 @@ def to_view(view: type[V], obj: Json) -> V:
 # --- inside -------------------------------------------------------------------
 
 
-def _write_raw(value: Any) -> Any:
+def _write_special(value: Any) -> Any:
     if isinstance(value, RawJson):
         return msgspec.Raw(value.raw)
+    if isinstance(value, float):  # an ExactFloat; msgspec knows only float itself
+        return float(value)
     raise TypeError(f"cannot encode {type(value).__name__}")
 
 
-_ENCODER: Final = msgspec.json.Encoder(enc_hook=_write_raw)
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_write_special)
 _PLAIN: Final = msgspec.json.Decoder()
 
 
@@ -170,19 +172,19 @@ def _plain(data: bytes) -> Json:
         raise DecodeError(str(error)) from None
 
 
-def _without_nulls(value: Json) -> Json:
-    """Return the value without null members and items; the value itself if there are none."""
+def _plain_json(value: Json) -> Json:
+    """Return the value without null members and items, floats plain; the value itself if that changes nothing."""
     if isinstance(value, dict):
-        cleaned = {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        cleaned = {key: _plain_json(item) for key, item in value.items() if item is not None}
         if len(cleaned) == len(value) and all(cleaned[key] is value[key] for key in cleaned):
             return value
         return cleaned
     if isinstance(value, list):
-        items = [_without_nulls(item) for item in value if item is not None]
+        items = [_plain_json(item) for item in value if item is not None]
         if len(items) == len(value) and all(map(_is, items, value)):
             return value
         return items
-    return value
+    return float(value) if isinstance(value, ExactFloat) else value
 
 
 def _is(one: object, other: object) -> bool:

@@ -20,6 +20,7 @@ from dray.api.codec import (
     read,
     to_view,
 )
+from dray.api.parsing import parse_json
 from dray.api.raw_json import RawJson
 from dray.api.resource import ResourceClaim, ResourceSlice
 from dray.api.schema import schema_of
@@ -254,3 +255,11 @@ def test_broken_text_is_a_parse_error():
         decode_body(CLAIM, b"{")
     with pytest.raises(ParseError):
         decode_body(CLAIM, b"a: [", yaml=True)
+
+
+def test_numbers_and_repeated_keys_of_a_parsed_body_can_be_shown_and_written():
+    value = parse_json(
+        b'{"spec": {"driver": "a", "driver": "b", "devices": [{"capacity": {"m": {"value": 1.50}}}]}}'
+    )
+    assert encode(value) == b'{"spec":{"driver":"b","devices":[{"capacity":{"m":{"value":1.5}}}]}}'
+    assert to_view(ResourceSlice, value).spec.devices[0].capacity["m"].value == 1.5
