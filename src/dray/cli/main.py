@@ -15,6 +15,7 @@ from dray import __version__
 # name -> (module, one line of help); in the order in which `dray --help` lists them.
 COMMANDS: dict[str, tuple[str, str]] = {
     "server": ("dray.cli.server", "serve the Kubernetes API: objects, watches, admission, on one machine"),
+    "kubeconfig": ("dray.cli.kubeconfig", "make credentials for a node or a user of `dray server`"),
     "plan": ("dray.cli.plan", "allocate claims to devices from JSON lines or YAML, without a cluster"),
     "controllers": (
         "dray.cli.controllers",

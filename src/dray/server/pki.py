@@ -113,7 +113,7 @@ class Pki:
 
     def client_pair(self, name: str, groups: Sequence[str], now: datetime) -> Pair:
         """Make a client certificate: the common name is the user, organisations are groups."""
-        return _issue(self.ca, name, groups, now, client=True)
+        return sign_client(self.ca, name, groups, now)
 
     def write_kubeconfig(
         self, path: Path, server_url: str, name: str, groups: Sequence[str], now: datetime
@@ -149,6 +149,19 @@ def prepare(directory: Path, hosts: Iterable[str], now: datetime) -> Pki:
         token_key = ec.generate_private_key(ec.SECP256R1())
         write_private(directory / "sa.key", private_pem(token_key))
     return Pki(directory, ca, serving, token_key)
+
+
+def existing_ca(directory: Path) -> Pair:
+    """Return the CA of a directory that `prepare` has filled; raises PkiError when there is none."""
+    ca = _read_pair(directory / "ca.crt", directory / "ca.key")
+    if ca is None:
+        raise PkiError(f"{directory / 'ca.crt'} does not exist")
+    return ca
+
+
+def sign_client(ca: Pair, name: str, groups: Sequence[str], now: datetime) -> Pair:
+    """Make a client certificate for a user of these groups."""
+    return _issue(ca, name, groups, now, client=True)
 
 
 def server_tls(certificate_file: Path, key_file: Path, client_ca_files: Sequence[Path]) -> ssl.SSLContext:
