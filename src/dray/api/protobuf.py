@@ -53,11 +53,11 @@ def decode_protobuf(schema: Type, data: bytes) -> dict[str, Json]:
         envelope = dict(_parts(data[len(MAGIC) :]))
         type_meta = dict(_parts(envelope.get(1, b"")))
         obj = _struct(_numbered(schema), envelope.get(2, b""), 0)
+        for number, name in ((1, "apiVersion"), (2, "kind")):
+            if type_meta.get(number):
+                obj[name] = _text(type_meta[number])
     except (IndexError, ValueError, TypeError, struct.error, OverflowError) as error:
         raise ParseError(f"proto: {error}") from None
-    for number, name in ((1, "apiVersion"), (2, "kind")):
-        if type_meta.get(number):
-            obj[name] = decode_text(type_meta[number])
     return obj
 
 
@@ -153,13 +153,23 @@ def _add(result: dict[str, Json], field: Field, part: Any, depth: int) -> None:
         assert element is not None
         entry = dict(_parts(part))
         value = _value(element, entry.get(2, b"" if _is_bytes(element) else 0), depth)
-        result.setdefault(field.name, {})[decode_text(entry.get(1, b""))] = value
+        result.setdefault(field.name, {})[_text(entry.get(1, b""))] = value
     else:
         result[field.name] = _value(schema, part, depth)
 
 
 def _is_bytes(schema: Type) -> bool:
     return schema.kind not in _INTS and schema.kind != "bool"
+
+
+def _bytes(part: Any) -> bytes:
+    if not isinstance(part, bytes):
+        raise TypeError("wrong wireType: a number where text was expected")
+    return part
+
+
+def _text(part: Any) -> str:
+    return decode_text(_bytes(part))
 
 
 def _packed(element: Type, data: bytes) -> Iterator[Json]:
@@ -178,7 +188,7 @@ def _value(schema: Type, part: Any, depth: int) -> Json:
     if not isinstance(part, bytes):
         raise TypeError(f"wrong wireType for a field of type {kind}")
     if kind == "string":
-        return decode_text(part)
+        return _text(part)
     if kind == STRUCT:
         return _struct(_numbered(schema), part, depth + 1)
     if kind == "bytes":
@@ -194,7 +204,7 @@ def _value(schema: Type, part: Any, depth: int) -> Json:
 
 def _small_message(kind: str, message: dict[int, Any]) -> Json:
     if kind == "quantity":
-        return decode_text(message.get(1, b"")) or "0"
+        return _text(message.get(1, b"")) or "0"
     if kind in ("time", "microtime"):
         if not message:
             return None
@@ -203,11 +213,11 @@ def _small_message(kind: str, message: dict[int, Any]) -> Json:
         )
         return format_time(moment) if kind == "time" else format_microtime(moment)
     if kind == "intorstring":
-        return decode_text(message.get(3, b"")) if message.get(1) else _signed(message.get(2, 0))
+        return _text(message.get(3, b"")) if message.get(1) else _signed(message.get(2, 0))
     if kind == "raw":
-        return RawJson(message[1]) if message.get(1) else None
+        return RawJson(_bytes(message[1])) if message.get(1) else None
     if kind == "any":
-        return parse_json(message[1]) if message.get(1) else None
+        return parse_json(_bytes(message[1])) if message.get(1) else None
     raise ValueError(f"no protobuf form of {kind}")
 
 
