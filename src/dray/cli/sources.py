@@ -1,0 +1,83 @@
+"""Where a workbench command takes its cluster from: a running server, a snapshot, or manifests."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+
+import yaml
+
+from dray.cli.output import CommandError
+from dray.client import Client, ClientError, KubeconfigError
+from dray.sim.snapshot import Snapshot, SnapshotError, capture, load_snapshot
+
+
+def add_source_flags(parser: argparse.ArgumentParser) -> None:
+    """Add `--against` and `--kubeconfig`."""
+    parser.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a kubeconfig, a snapshot made by `dray snapshot`, or manifests; may be given more than once",
+    )
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="the cluster to look at (default: $KUBECONFIG, ~/.kube/config)"
+    )
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+
+
+def is_kubeconfig(path: Path) -> bool:
+    """Say whether a file is a kubeconfig."""
+    try:
+        document = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        return False
+    return isinstance(document, dict) and document.get("kind") == "Config" and "clusters" in document
+
+
+def load_source(args: argparse.Namespace, *, offline: bool = False) -> Snapshot:
+    """Return the snapshot that the flags name; with `offline` nothing named means an empty one."""
+    files = [Path(name) for name in args.against]
+    for path in files:
+        if not path.exists():
+            raise CommandError(
+                f"{path} does not exist", "give a kubeconfig, a file made by `dray snapshot`, or manifests"
+            )
+    kubeconfigs = [path for path in files if is_kubeconfig(path)]
+    manifests = [path for path in files if path not in kubeconfigs]
+    try:
+        snapshot = load_snapshot(manifests)
+        if args.kubeconfig:
+            kubeconfigs.append(Path(args.kubeconfig))
+        if not files and not kubeconfigs and not offline:
+            snapshot = captured(None, args.context)
+        for path in kubeconfigs:
+            snapshot = captured(str(path), args.context).merged(snapshot)
+    except SnapshotError as error:
+        raise CommandError(str(error)) from error
+    return snapshot
+
+
+def captured(kubeconfig: str | None, context: str | None = None) -> Snapshot:
+    """Capture a running cluster."""
+
+    async def look() -> Snapshot:
+        async with Client.connect(kubeconfig, context) as client:
+            return await capture(client)
+
+    try:
+        return asyncio.run(look())
+    except KubeconfigError as error:
+        where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+        raise CommandError(
+            str(error), f"start a cluster with `dray up`, or give --kubeconfig (looked at {where})"
+        ) from error
+    except SnapshotError as error:
+        raise CommandError(
+            str(error), "is the server running, and is the kubeconfig the one of this server?"
+        ) from error
+    except ClientError as error:
+        raise CommandError(f"the API server does not answer: {error}", "is the server running?") from error

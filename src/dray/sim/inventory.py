@@ -1,0 +1,246 @@
+"""Who holds what: every published device with its users, for tables, trees and maps.
+
+A device of a partitionable GPU (a MIG placement) is shown only when it is in use or
+when somebody asks for all of them: the free ones are alternatives, not hardware.
+Utilisation of a shared device is the largest share of any of its capacities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from dray.api.quantity import Quantity, parse_quantity
+from dray.api.resource import Device, DeviceAttribute, DeviceTaint, ResourceClaim, ResourceSlice
+from dray.client import key_of
+from dray.sim.snapshot import Snapshot
+
+DeviceKey = tuple[str, str, str]
+
+
+@dataclass(slots=True)
+class Use:
+    """One claim on a device."""
+
+    claim: str  # namespace/name
+    pods: list[str]
+    request: str
+    is_admin: bool = False
+    share: str | None = None
+    consumed: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class DeviceRow:
+    """One device and who holds it."""
+
+    driver: str
+    pool: str
+    node: str  # empty means: not bound to one node
+    device: Device
+    uses: list[Use] = field(default_factory=list)
+    taints: list[DeviceTaint] = field(default_factory=list)
+    blocked_by: str = ""  # a partition of the same hardware that is in use
+
+    @property
+    def key(self) -> DeviceKey:
+        """Return driver, pool and name."""
+        return self.driver, self.pool, self.device.name
+
+    @property
+    def holders(self) -> list[Use]:
+        """Return the users that count: not those with admin access."""
+        return [use for use in self.uses if not use.is_admin]
+
+    @property
+    def is_partition(self) -> bool:
+        """Say whether the device is a part of something larger that is published too."""
+        return bool(self.device.consumes_counters) and self.attribute("type") == "mig"
+
+    @property
+    def state(self) -> str:
+        """Return one word: free, used, shared, blocked, tainted."""
+        if self.holders:
+            return "shared" if self.device.allow_multiple_allocations else "used"
+        if any(taint.effect in ("NoSchedule", "NoExecute") for taint in self.taints):
+            return "tainted"
+        return "blocked" if self.blocked_by else "free"
+
+    @property
+    def utilisation(self) -> float:
+        """Return how much of the device is given out, 0 to 1."""
+        if not self.holders:
+            return 0.0
+        if not self.device.allow_multiple_allocations:
+            return 1.0
+        shares = [0.0]
+        for name, capacity in (self.device.capacity or {}).items():
+            total = parse_quantity(capacity.value).as_approximate_float()
+            used = sum(
+                parse_quantity(use.consumed.get(name, "0")).as_approximate_float() for use in self.holders
+            )
+            shares.append(used / total if total else 0.0)
+        return min(1.0, max(shares))
+
+    def attribute(self, name: str) -> str:
+        """Return an attribute as text, by bare or qualified name; empty when there is none."""
+        attributes = self.device.attributes or {}
+        for key in (name, f"{self.driver}/{name}"):
+            if key in attributes:
+                return attribute_text(attributes[key])
+        return ""
+
+    @property
+    def model(self) -> str:
+        """Return what people call the device."""
+        for name in ("productName", "model", "accelerator", "dra.net/ifName", "PFName", "dra.cpu/numaNodeID"):
+            found = self.attribute(name)
+            if found:
+                profile = self.attribute("profile")
+                return f"{found} {profile}".strip() if profile else found
+        return ""
+
+
+def attribute_text(attribute: DeviceAttribute) -> str:
+    """Return the value of an attribute as people write it."""
+    if attribute.bool_value is not None:
+        return "true" if attribute.bool_value else "false"
+    for value in (attribute.string, attribute.int_value, attribute.version):
+        if value is not None:
+            return str(value)
+    for values in (attribute.strings, attribute.ints, attribute.versions, attribute.bools):
+        if values is not None:
+            return ",".join(map(str, values))
+    return ""
+
+
+@dataclass(slots=True)
+class PoolRow:
+    """One pool, counted."""
+
+    driver: str
+    pool: str
+    node: str
+    generation: int
+    slices: int
+    expected_slices: int
+    devices: list[DeviceRow]
+
+    @property
+    def is_complete(self) -> bool:
+        """Say whether all slices of the pool are published."""
+        return self.slices == self.expected_slices
+
+    @property
+    def countable(self) -> list[DeviceRow]:
+        """Return the devices that stand for hardware: partitions only when the whole is not published."""
+        return [row for row in self.devices if not row.is_partition]
+
+
+class Inventory:
+    """All devices of a snapshot, with their users."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.pools = list(_pools(snapshot.slices))
+        self.devices: dict[DeviceKey, DeviceRow] = {
+            row.key: row for pool in self.pools for row in pool.devices
+        }
+        self.lost: list[tuple[DeviceKey, Use]] = []  # allocated devices that are no longer published
+        self._apply_rules()
+        for claim in snapshot.claims:
+            self._book(claim)
+        for pool in self.pools:
+            _mark_blocked(pool)
+
+    def _apply_rules(self) -> None:
+        for rule in self.snapshot.taint_rules:
+            selector = rule.spec.device_selector
+            for row in self.devices.values():
+                wanted = (selector.driver, selector.pool, selector.device) if selector else (None, None, None)
+                if all(want is None or want == have for want, have in zip(wanted, row.key, strict=True)):
+                    row.taints.append(rule.spec.taint)
+
+    def _book(self, claim: ResourceClaim) -> None:
+        if claim.status.allocation is None:
+            return
+        pods = [user.name for user in claim.status.reserved_for]
+        for result in claim.status.allocation.devices.results:
+            consumed = {name: str(amount) for name, amount in (result.consumed_capacity or {}).items()}
+            use = Use(
+                key_of(claim.metadata),
+                pods,
+                result.request,
+                bool(result.admin_access),
+                result.share_id,
+                consumed,
+            )
+            row = self.devices.get((result.driver, result.pool, result.device))
+            if row is None:
+                self.lost.append(((result.driver, result.pool, result.device), use))
+            else:
+                row.uses.append(use)
+
+    def by_node(self) -> dict[str, list[PoolRow]]:
+        """Return the pools by node; those of no single node under the empty name."""
+        found: dict[str, list[PoolRow]] = {node.metadata.name: [] for node in self.snapshot.nodes}
+        for pool in self.pools:
+            found.setdefault(pool.node, []).append(pool)
+        return found
+
+    def of_claim(self, key: str) -> list[DeviceRow]:
+        """Return the devices that a claim holds."""
+        return [row for row in self.devices.values() if any(use.claim == key for use in row.uses)]
+
+
+def _pools(slices: Iterable[ResourceSlice]) -> Iterator[PoolRow]:
+    by_pool: dict[tuple[str, str], list[ResourceSlice]] = {}
+    for found in slices:
+        by_pool.setdefault((found.spec.driver, found.spec.pool.name), []).append(found)
+    for (driver, pool), members in sorted(by_pool.items()):
+        generation = max(found.spec.pool.generation for found in members)
+        current = sorted(
+            (found for found in members if found.spec.pool.generation == generation),
+            key=lambda found: found.metadata.name,
+        )
+        nodes = {found.spec.node_name or "" for found in current}
+        node = nodes.pop() if len(nodes) == 1 else ""
+        rows = [
+            DeviceRow(driver, pool, device.node_name or node, device, taints=list(device.taints))
+            for found in current
+            for device in found.spec.devices
+        ]
+        yield PoolRow(
+            driver, pool, node, generation, len(current), current[0].spec.pool.resource_slice_count, rows
+        )
+
+
+def _mark_blocked(pool: PoolRow) -> None:
+    """Mark free devices whose counters no longer suffice: cutting a GPU blocks the whole, and the other way round."""
+    budget: dict[tuple[str, str], Quantity] = {}
+    holders: dict[str, list[str]] = {}
+    for row in pool.devices:
+        for consumption in row.device.consumes_counters:
+            for name, counter in consumption.counters.items():
+                key = (consumption.counter_set, name)
+                # The whole device draws the full budget, so the largest consumer tells it.
+                budget[key] = max(budget.get(key, parse_quantity("0")), parse_quantity(counter.value))
+    used: dict[tuple[str, str], Quantity] = {}
+    for row in pool.devices:
+        if not row.holders:
+            continue
+        for consumption in row.device.consumes_counters:
+            holders.setdefault(consumption.counter_set, []).append(row.device.name)
+            for name, counter in consumption.counters.items():
+                key = (consumption.counter_set, name)
+                used[key] = used.get(key, parse_quantity("0")) + parse_quantity(counter.value)
+    if not used:
+        return
+    for row in pool.devices:
+        if row.holders:
+            continue
+        for consumption in row.device.consumes_counters:
+            for name, counter in consumption.counters.items():
+                key = (consumption.counter_set, name)
+                if key in used and used[key] + parse_quantity(counter.value) > budget[key]:
+                    row.blocked_by = ",".join(holders[consumption.counter_set])
