@@ -15,10 +15,14 @@ from dray.scheduler.claims import (
     has_binding_conditions,
     is_reserved_for,
     judge_binding,
+    may_deallocate,
 )
 from dray.scheduler.devices import Booking, Devices, kind_of
+from dray.scheduler.extended import ExtendedResources, is_leftover, special_claim, variants
+from dray.scheduler.gangs import GangPlacement, Member, place_gang
 from dray.scheduler.neighbours import Neighbours
 from dray.scheduler.placing import Placement, Placer, Unplaceable
+from dray.scheduler.preemption import Preemption, may_preempt, plan_preemption
 from dray.scheduler.queue import Entry, Help, SchedulingQueue, Wish
 from dray.scheduler.shape import PodShape, shape_of
 from dray.scheduler.state import ClusterState, NodeState, PodUse
@@ -30,7 +34,10 @@ __all__ = [
     "ClusterState",
     "Devices",
     "Entry",
+    "ExtendedResources",
+    "GangPlacement",
     "Help",
+    "Member",
     "Neighbours",
     "NodeState",
     "NotReady",
@@ -39,15 +46,23 @@ __all__ = [
     "PodClaims",
     "PodShape",
     "PodUse",
+    "Preemption",
     "SchedulingQueue",
     "Unplaceable",
     "Wish",
     "claim_keys",
     "gather_claims",
     "has_binding_conditions",
+    "is_leftover",
     "is_reserved_for",
     "judge_binding",
     "kind_of",
+    "may_deallocate",
+    "may_preempt",
+    "place_gang",
+    "plan_preemption",
     "pod_requests",
     "shape_of",
+    "special_claim",
+    "variants",
 ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from dray.api.core import Pod, PodGroup
+from dray.api.core import Pod, PodGroup, PodResourceClaim
 from dray.api.features import Features
 from dray.api.resource import AllocatedDeviceStatus, DeviceRequestAllocationResult, ResourceClaim
 
@@ -29,6 +29,7 @@ class PodClaims:
 
     allocated: tuple[ResourceClaim, ...] = ()
     pending: tuple[ResourceClaim, ...] = ()
+    of_group: frozenset[str] = frozenset()  # uids of claims that are reserved for the pod's group
 
     @property
     def all(self) -> tuple[ResourceClaim, ...]:
@@ -47,11 +48,16 @@ class NotReady:
         return False
 
 
-def claim_keys(pod: Pod) -> tuple[str, ...] | NotReady:
+def claim_keys(pod: Pod, group: PodGroup | None = None) -> tuple[str, ...] | NotReady:
     """Return `namespace/name` of every claim the pod needs."""
     if not pod.spec.resource_claims:
         return ()
     made = {entry.name: entry.resource_claim_name for entry in pod.status.resource_claim_statuses}
+    if group is not None:
+        shared = {entry.name for entry in pod.spec.resource_claims if _is_of_group(entry, group)}
+        for status in group.status.resource_claim_statuses:
+            if status.name in shared:
+                made[status.name] = status.resource_claim_name
     keys = []
     for entry in pod.spec.resource_claims:
         name = entry.resource_claim_name
@@ -65,54 +71,67 @@ def claim_keys(pod: Pod) -> tuple[str, ...] | NotReady:
     return tuple(dict.fromkeys(keys))
 
 
+def _is_of_group(entry: PodResourceClaim, group: PodGroup) -> bool:
+    """Whether the pod's entry is the group's own: equal in name, claim and template."""
+    return entry in group.spec.resource_claims
+
+
+def _keys_by_rule(pod: Pod, group: PodGroup | None) -> tuple[set[str], set[str]]:
+    """Return the keys of claims made from templates, and of those that belong to the group."""
+    namespace = pod.metadata.namespace
+    statuses = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
+    if group is not None:
+        statuses |= {each.name: each.resource_claim_name for each in group.status.resource_claim_statuses}
+    templates, of_group = set(), set()
+    for entry in pod.spec.resource_claims:
+        key = f"{namespace}/{entry.resource_claim_name or statuses.get(entry.name)}"
+        if entry.resource_claim_template_name is not None:
+            templates.add(key)
+        if group is not None and _is_of_group(entry, group):
+            of_group.add(key)
+    return templates, of_group
+
+
 def gather_claims(
     pod: Pod,
     lookup: Lookup,
     *,
     in_flight: Collection[str] = (),  # uids of claims that another pod is being placed with
-    group: PodGroup | None = None,
+    group: PodGroup | None = None,  # whose claims the pod may share
 ) -> PodClaims | NotReady:
     """Find the pod's claims and say whether it can be placed now."""
-    keys = claim_keys(pod)
+    keys = claim_keys(pod, group)
     if isinstance(keys, NotReady):
         return keys
     if not keys:
         return PodClaims()
-    own_templates = {
-        f"{pod.metadata.namespace}/{status.resource_claim_name}"
-        for entry in pod.spec.resource_claims
-        if entry.resource_claim_template_name is not None
-        for status in pod.status.resource_claim_statuses
-        if status.name == entry.name
-    }
-    allocated, pending = [], []
+    templates, of_group = _keys_by_rule(pod, group)
+    consumers = {pod.metadata.uid} | ({group.metadata.uid} if group is not None else set())
+    allocated, pending, shared = [], [], set()
     for key in keys:
         claim = lookup(key)
         if claim is None:
             return NotReady(f"claim {key} does not exist", frozenset({key}))
         if claim.metadata.deletion_timestamp is not None:
             return NotReady(f"claim {key} is being deleted", frozenset({key}))
-        if key in own_templates and not _is_owned(claim, pod, group):
+        if key in templates and not _is_owned(claim, consumers):
             return NotReady(f"claim {key} was not made for this pod", frozenset({key}))
+        if key in of_group:
+            shared.add(claim.metadata.uid)
         if claim.status.allocation is None:
             if claim.metadata.uid in in_flight:
                 return NotReady(f"claim {key} is being allocated for another pod", frozenset({key}))
             pending.append(claim)
             continue
-        if is_full(claim) and not is_reserved_for(
-            claim, {pod.metadata.uid, group.metadata.uid if group else ""}
-        ):
+        if is_full(claim) and not is_reserved_for(claim, consumers):
             return NotReady(
                 f"claim {key} is in use by {MAX_RESERVATIONS} consumers, the limit", frozenset({key})
             )
         allocated.append(claim)
-    return PodClaims(tuple(allocated), tuple(pending))
+    return PodClaims(tuple(allocated), tuple(pending), frozenset(shared))
 
 
-def _is_owned(claim: ResourceClaim, pod: Pod, group: PodGroup | None) -> bool:
-    owners = {pod.metadata.uid}
-    if group is not None:
-        owners.add(group.metadata.uid)
+def _is_owned(claim: ResourceClaim, owners: Collection[str]) -> bool:
     return any(owner.controller and owner.uid in owners for owner in claim.metadata.owner_references)
 
 
@@ -124,6 +143,11 @@ def is_reserved_for(claim: ResourceClaim, uids: Collection[str]) -> bool:
 def is_full(claim: ResourceClaim) -> bool:
     """Whether no further consumer fits into reservedFor."""
     return len(claim.status.reserved_for) >= MAX_RESERVATIONS
+
+
+def may_deallocate(claim: ResourceClaim, uids: Collection[str]) -> bool:
+    """Whether nobody but these consumers would miss the claim's allocation."""
+    return claim.status.allocation is not None and all(each.uid in uids for each in claim.status.reserved_for)
 
 
 # --- binding conditions -------------------------------------------------------

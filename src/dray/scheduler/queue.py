@@ -183,6 +183,12 @@ class SchedulingQueue(Generic[T]):
         group.is_trying = False
         self._join(group, entry)
 
+    def park_waiting(self, key: str, wishes: frozenset[Wish], message: str, now: float) -> None:
+        """Let an active pod share the refusal of another one, untried."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.place == "active":
+            self.park(entry, wishes, message, now)
+
     def delay(self, entry: Entry[T], now: float, seconds: float | None = None) -> None:
         """Something failed; try again after a while (longer with every failure)."""
         if self._entries.get(entry.key) is not entry:

@@ -105,6 +105,7 @@ class ClusterState:
         self._room: OrderedDict[Requests, _Answer] = OrderedDict()
         self._orphans: dict[str, dict[str, PodUse]] = {}  # node name -> pods seen before their node
         self.port_users: dict[tuple[str, int], dict[str, int]] = {}  # (protocol, port) -> address -> nodes
+        self._pods_by_priority: dict[int, int] = {}
         self.listeners: list[Callable[[PodUse, int], None]] = []  # told of every pod (+1 here, -1 gone)
         self.node_listeners: list[Callable[[NodeState], None]] = []
 
@@ -198,6 +199,7 @@ class ClusterState:
             extra=extra,
         )
         self.pods[uid] = use
+        self._pods_by_priority[use.priority] = self._pods_by_priority.get(use.priority, 0) + 1
         known = self.nodes.get(node)
         if known is None:
             self._orphans.setdefault(node, {})[uid] = use
@@ -210,6 +212,9 @@ class ClusterState:
         use = self.pods.pop(uid, None)
         if use is None:
             return None
+        self._pods_by_priority[use.priority] -= 1
+        if not self._pods_by_priority[use.priority]:
+            del self._pods_by_priority[use.priority]
         known = self.nodes.get(use.node)
         if known is not None:
             self._vacate(known, use)
@@ -267,6 +272,10 @@ class ClusterState:
             used[name] = used.get(name, 0) + sign * amount
         node.nominal[0] += sign * use.shape.nominal[0]
         node.nominal[1] += sign * use.shape.nominal[1]
+
+    def has_less_important(self, priority: int) -> bool:
+        """Whether any pod has a lower priority."""
+        return any(each < priority for each in self._pods_by_priority)
 
     # --- kept answers ---------------------------------------------------------
 
