@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dray.api.codec import DecodeError, ParseError, decode_body, decode_stored, encode, read
 from dray.api.defaults import apply_defaults
 from dray.api.kinds import KINDS
+from dray.api.reading import drop_empty
 from dray.api.schema import LIST, MAP, STRUCT, schema_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -61,6 +62,9 @@ def test_reading_again_changes_nothing(data, served):
     except DecodeError:
         return
     assert read(schema, obj) == (obj, [])
+    kept, _ = read(schema, value, keep_empty=True)
+    drop_empty(schema, kept)
+    assert kept == obj, "dropping what is empty later is not the same as not keeping it"
     assert decode_stored(schema, encode(obj)) == obj
     apply_defaults(kind.group, version, kind.kind, obj, NOW)
     assert read(schema, obj) == (obj, []), "defaults left something that is not canonical"

@@ -26,7 +26,7 @@ from dray.api.raw_json import RawJson
 from dray.api.schema.types import LIST, MAP, STRUCT, Field, Type
 from dray.api.times import TimeError, canonical_microtime, canonical_time
 
-__all__ = ["DecodeError", "Json", "read", "zero_of"]
+__all__ = ["DecodeError", "Json", "drop_empty", "read", "zero_of"]
 
 Json = Any
 _INT_RANGE: Final = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
@@ -37,18 +37,49 @@ class DecodeError(ValueError):
     """A value has a type that its field cannot hold; the message is worded as Go words it."""
 
 
-def read(schema: Type, value: Json) -> tuple[dict[str, Json], list[str]]:
+def read(schema: Type, value: Json, *, keep_empty: bool = False) -> tuple[dict[str, Json], list[str]]:
     """Return the canonical object and the complaints about unknown and duplicate fields.
 
     The input is left alone; the result shares no dict or list with it. Raises
     DecodeError if something has the wrong type.
+
+    With `keep_empty`, lists and maps that were sent empty stay, as they do in upstream's
+    memory: a few rules tell `[]` from nothing. Storing forgets the difference: call
+    `drop_empty` when validation is done.
     """
-    reader = _Reader()
+    reader = _Reader(keep_empty=keep_empty)
     try:
         obj = reader.struct(schema, {} if value is None else value)
     except RecursionError:
         raise DecodeError("exceeded max depth") from None
     return obj, reader.complaints
+
+
+def drop_empty(schema: Type, obj: dict[str, Json]) -> None:
+    """Remove empty lists and maps from an object that was read, in place."""
+    for name in list(obj):
+        field = schema.fields.get(name)
+        item = obj[name]
+        if field is None or item is None or field.type.kind not in _CONTAINERS:
+            continue
+        if field.type.kind != STRUCT and not item and not field.pointer:
+            if field.always:
+                obj[name] = None
+            else:
+                del obj[name]
+            continue
+        inner, items = field.type, [item]
+        while inner.element is not None:
+            items = [
+                part
+                for whole in items
+                for part in (whole if inner.kind == LIST else whole.values())
+                if part is not None
+            ]
+            inner = inner.element
+        if inner.kind == STRUCT:
+            for part in items:
+                drop_empty(inner, part)
 
 
 def zero_of(schema: Type) -> Json:
@@ -73,8 +104,9 @@ _ZERO: Final[dict[str, Json]] = {
 class _Reader:
     """One walk."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_empty: bool = False) -> None:
         self.complaints: list[str] = []
+        self._keep_empty = keep_empty
         self._path: list[str] = []  # such as ["spec", ".devices", "[0]"]
         self._owner = ""  # the innermost struct, for messages
 
@@ -114,7 +146,7 @@ class _Reader:
         self._path.append("." + field.name)
         if schema.kind in _CONTAINERS:
             read_item = self._container(schema, item)
-            if not field.pointer and not read_item and schema.kind != STRUCT:
+            if not self._keep_empty and not field.pointer and not read_item and schema.kind != STRUCT:
                 # An empty list or map is stored like none at all.
                 self._path.pop()
                 if field.always:

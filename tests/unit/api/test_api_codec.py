@@ -22,6 +22,7 @@ from dray.api.codec import (
 )
 from dray.api.parsing import parse_json
 from dray.api.raw_json import RawJson
+from dray.api.reading import drop_empty
 from dray.api.resource import ResourceClaim, ResourceSlice
 from dray.api.schema import schema_of
 
@@ -263,3 +264,19 @@ def test_numbers_and_repeated_keys_of_a_parsed_body_can_be_shown_and_written():
     )
     assert encode(value) == b'{"spec":{"driver":"b","devices":[{"capacity":{"m":{"value":1.5}}}]}}'
     assert to_view(ResourceSlice, value).spec.devices[0].capacity["m"].value == 1.5
+
+
+def test_empty_lists_can_be_kept_until_validation_is_done():
+    value = {
+        "metadata": {"labels": {}},
+        "spec": {"devices": [{"name": "d", "attributes": {"a": {"ints": []}}}], "sharedCounters": []},
+    }
+    obj, _ = read(SLICE, value, keep_empty=True)
+    assert obj["spec"]["sharedCounters"] == []
+    assert obj["spec"]["devices"][0]["attributes"] == {"a": {"ints": []}}
+    drop_empty(SLICE, obj)
+    assert obj == read(SLICE, value)[0]
+    claim, _ = read(CLAIM, {"spec": {"devices": {"requests": []}}}, keep_empty=True)
+    assert claim["spec"]["devices"] == {"requests": []}
+    drop_empty(CLAIM, claim)
+    assert claim["spec"]["devices"] == {"requests": None}
