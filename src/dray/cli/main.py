@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "server": ("dray.cli.server", "serve the Kubernetes API: objects, watches, admission, on one machine"),
     "kubeconfig": ("dray.cli.kubeconfig", "make credentials for a node or a user of `dray server`"),
     "get": ("dray.cli.get", "list devices, pools, claims, nodes: who holds what"),
+    "map": ("dray.cli.mapping", "draw nodes and devices: terminal, SVG or PNG"),
     "explain": ("dray.cli.explain", "why a pod or claim has no devices, or why it got these"),
     "whatif": ("dray.cli.whatif", "would these pods fit, where, and how many more nodes are needed"),
     "snapshot": ("dray.cli.snapshot", "capture a cluster's DRA objects to one file for the other tools"),

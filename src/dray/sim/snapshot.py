@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from dray.api.codec import to_view
@@ -27,6 +28,7 @@ from dray.api.core import Namespace, Node, Pod, PodGroup
 from dray.api.defaults import apply_defaults
 from dray.api.features import Features
 from dray.api.parsing import ParseError, parse_yaml_documents
+from dray.api.reading import read
 from dray.api.resource import (
     DeviceClass,
     DeviceTaintRule,
@@ -34,6 +36,7 @@ from dray.api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from dray.api.schema import schema_of
 from dray.client import Client, ClientError, Forbidden, NotFound
 from dray.client.resources import (
     CLAIM_TEMPLATES,
@@ -87,6 +90,7 @@ class Snapshot:
     taint_rules: list[DeviceTaintRule] = field(default_factory=list)
     objects: list[Object] = field(default_factory=list)  # the same, as plain JSON, for writing
     ignored: dict[str, int] = field(default_factory=dict)  # kinds that no tool looks at -> how many
+    complaints: list[str] = field(default_factory=list)  # unknown and duplicate fields
     features: Features = field(default_factory=Features.default)
     default_namespace: str = "default"  # of manifests that name none
     captured_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)  # the `now` of defaults that are times
@@ -99,7 +103,13 @@ class Snapshot:
             return
         view, attribute, resource = KINDS[kind]
         version = str(obj.get("apiVersion", "")).rpartition("/")[2]
-        obj = copy.deepcopy(obj)  # defaults are filled in; the caller's object stays as it was
+        try:
+            obj, complaints = read(
+                schema_of(resource.group, version or resource.version, kind), copy.deepcopy(obj)
+            )
+        except ValueError as error:
+            raise SnapshotError(f"{kind} {identity(obj)[2]}: {error}") from error
+        self.complaints += [f"{kind} {identity(obj)[2]}: {complaint}" for complaint in complaints]
         apply_defaults(resource.group, version or resource.version, kind, obj, self.captured_at)
         if resource.group == "resource.k8s.io" and version not in ("", "v1"):
             obj = convert(resource.group, kind, obj, version, "v1")
@@ -111,6 +121,10 @@ class Snapshot:
             name = (obj.get("metadata") or {}).get("name", "?")
             raise SnapshotError(f"{kind} {name}: {error}") from error
         self.objects.append(obj)
+
+    def add_view(self, view: Any) -> None:
+        """Take in a typed view, for example of modelled hardware."""
+        self.add({"apiVersion": view.api_version, "kind": view.kind, **msgspec.to_builtins(view)})
 
     def counts(self) -> dict[str, int]:
         """Return how many objects of each kind there are."""
