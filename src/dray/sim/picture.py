@@ -8,7 +8,6 @@ memory slices; a shared device shows a bar for each share.
 from __future__ import annotations
 
 import colorsys
-import hashlib
 import io
 import shutil
 from collections.abc import Iterable
@@ -50,11 +49,13 @@ class Row:
     groups: list[tuple[str, list[Box]]] = field(default_factory=list)
 
 
-def owner_colour(owner: str) -> str:
-    """Return a steady colour for an owner, light enough for dark text."""
-    digest = hashlib.sha256(owner.encode()).digest()
-    red, green, blue = colorsys.hls_to_rgb(digest[0] / 255, 0.72, 0.45 + digest[1] / 1024)
-    return f"#{int(red * 255):02x}{int(green * 255):02x}{int(blue * 255):02x}"
+def owner_colours(owners: Iterable[str]) -> dict[str, str]:
+    """Give each owner a colour, light enough for dark text; the golden angle keeps neighbours apart."""
+    colours = {}
+    for index, owner in enumerate(owners):
+        red, green, blue = colorsys.hls_to_rgb((0.58 + index * 0.6180339887) % 1, 0.74, 0.55)
+        colours[owner] = f"#{int(red * 255):02x}{int(green * 255):02x}{int(blue * 255):02x}"
+    return colours
 
 
 def lay_out(inventory: Inventory) -> list[Row]:
@@ -151,11 +152,12 @@ def draw_text(inventory: Inventory, *, width: int = 0, colour: bool = False) -> 
     rows = lay_out(inventory)
     owners = legend(rows)
     letters = {owner: _LETTERS[index % len(_LETTERS)] for index, owner in enumerate(owners)}
+    colours = owner_colours(owners) if colour else {}
     lines = []
     for row in rows:
         lines.append(row.node)
         for driver, boxes in row.groups:
-            cells = [_cell(box, letters, colour) for box in boxes]
+            cells = [_cell(box, letters, colours) for box in boxes]
             head = f"  {driver:<24.24} "
             line, used = head, len(head)
             for cell, length in cells:
@@ -167,12 +169,12 @@ def draw_text(inventory: Inventory, *, width: int = 0, colour: bool = False) -> 
             lines.append(line.rstrip())
     if owners:
         lines.append("")
-        lines += [f"  {_paint(letters[owner], owner, colour)} {owner}" for owner in owners]
+        lines += [f"  {_paint(letters[owner], colours.get(owner))} {owner}" for owner in owners]
     lines.append("  . free   x tainted   - blocked by a partition" if rows else "no devices are published")
     return "\n".join(lines) + "\n"
 
 
-def _cell(box: Box, letters: dict[str, str], colour: bool) -> tuple[str, int]:
+def _cell(box: Box, letters: dict[str, str], colours: dict[str, str]) -> tuple[str, int]:
     slots = 8 if box.parts and any(part.size < 1 for part in box.parts) else 2
     empty = {"tainted": "x", "blocked": "-"}.get(box.state, ".")
     owners = [""] * slots
@@ -182,14 +184,14 @@ def _cell(box: Box, letters: dict[str, str], colour: bool) -> tuple[str, int]:
             max(round(part.start * slots) + 1, round((part.start + part.size) * slots)),
         )
         owners[first:last] = [part.owner] * (min(last, slots) - first)
-    text = "".join(_paint(letters[owner], owner, colour) if owner else empty for owner in owners)
+    text = "".join(_paint(letters[owner], colours.get(owner)) if owner else empty for owner in owners)
     return f"[{text}]", slots + 2
 
 
-def _paint(letter: str, owner: str, colour: bool) -> str:
-    if not colour:
+def _paint(letter: str, colour: str | None) -> str:
+    if colour is None:
         return letter
-    red, green, blue = (int(owner_colour(owner)[index : index + 2], 16) for index in (1, 3, 5))
+    red, green, blue = (int(colour[index : index + 2], 16) for index in (1, 3, 5))
     return f"\x1b[48;2;{red};{green};{blue};38;2;20;30;40m{letter}\x1b[0m"
 
 
@@ -222,27 +224,29 @@ class Canvas:
 def compose(inventory: Inventory) -> Canvas:
     """Place everything on a canvas."""
     rows = lay_out(inventory)
+    owners = legend(rows)
+    colours = owner_colours(owners)
     box_width, box_height, gap, left, top = 74.0, 34.0, 6.0, 170.0, 46.0
     per_line = 12
     rectangles: list[Rectangle] = []
     texts: list[tuple[float, float, str, str, int]] = []
     y = top
     for row in rows:
-        texts.append((16, y + 16, row.node, INK, 14))
+        texts.append((16, y + 12, row.node, INK, 14))
+        y += 22
         for driver, boxes in row.groups:
             texts.append((left - 8, y + 21, f"{driver}", PALE_INK, -10))  # negative size: right-aligned
             for index, box in enumerate(boxes):
                 x = left + (index % per_line) * (box_width + gap)
                 line_y = y + (index // per_line) * (box_height + gap)
-                rectangles += _box_rectangles(box, x, line_y, box_width, box_height)
+                rectangles += _box_rectangles(box, x, line_y, box_width, box_height, colours)
             y += ((len(boxes) - 1) // per_line + 1) * (box_height + gap)
         y += 14
-    owners = legend(rows)
     y += 6
     for index, owner in enumerate(owners):
         x = 16 + (index % 4) * 260
         line_y = y + (index // 4) * 20
-        rectangles.append(Rectangle(x, line_y, 12, 12, owner_colour(owner)))
+        rectangles.append(Rectangle(x, line_y, 12, 12, colours[owner]))
         texts.append((x + 18, line_y + 10, owner if len(owner) < 38 else owner[:37] + "…", INK, 11))
     height = y + (len(owners) + 3) // 4 * 20 + 24
     used = sum(part.size for row in rows for _, boxes in row.groups for box in boxes for part in box.parts)
@@ -251,7 +255,9 @@ def compose(inventory: Inventory) -> Canvas:
     return Canvas(left + per_line * (box_width + gap) + 10, height, rectangles, texts)
 
 
-def _box_rectangles(box: Box, x: float, y: float, width: float, height: float) -> list[Rectangle]:
+def _box_rectangles(
+    box: Box, x: float, y: float, width: float, height: float, colours: dict[str, str]
+) -> list[Rectangle]:
     base = {"tainted": TAINTED, "blocked": BLOCKED}.get(box.state, FREE)
     found = [Rectangle(x, y, width, height, base, "" if box.parts else box.name, box.title)]
     for part in box.parts:
@@ -263,7 +269,7 @@ def _box_rectangles(box: Box, x: float, y: float, width: float, height: float) -
                 y,
                 max(2.0, part.size * width),
                 height,
-                owner_colour(part.owner),
+                colours[part.owner],
                 label,
                 title,
             )
@@ -289,8 +295,8 @@ def draw_svg(inventory: Inventory) -> str:
         if box.label:
             label = (
                 box.label
-                if len(box.label) <= box.width / 5.6
-                else box.label[: int(box.width / 5.6) - 1] + "…"
+                if len(box.label) <= box.width / 6.2
+                else box.label[: int(box.width / 6.2) - 1] + "…"
             )
             parts.append(
                 f'<text x="{box.x + box.width / 2:.1f}" y="{box.y + box.height / 2 + 3.5:.1f}" font-size="10" '
@@ -322,8 +328,8 @@ def draw_png(inventory: Inventory, scale: int = 2) -> bytes:
         if box.label:
             label = (
                 box.label
-                if len(box.label) <= box.width / 5.6
-                else box.label[: int(box.width / 5.6) - 1] + "…"
+                if len(box.label) <= box.width / 6.2
+                else box.label[: int(box.width / 6.2) - 1] + "…"
             )
             middle = ((box.x + box.width / 2) * scale, (box.y + box.height / 2) * scale)
             pen.text(middle, label, INK, font(10), anchor="mm")
