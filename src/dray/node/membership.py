@@ -204,7 +204,9 @@ class Membership:
         now = _micro_time(self._clock())
         spec = {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}
         try:
-            await self._client.patch(LEASES, name, {"spec": spec}, LEASE_NAMESPACE)
+            lease = await self._client.get(LEASES, name, LEASE_NAMESPACE)
+            lease["spec"] = {**lease.get("spec", {}), **spec}
+            await self._client.update(LEASES, name, lease, LEASE_NAMESPACE)
         except NotFound:
             owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": self.uid}
             lease = {"metadata": {"name": name, "ownerReferences": [owner]}, "spec": spec}
