@@ -66,8 +66,9 @@ def _walk(schema: Type, value: Any, now: str) -> None:
         defaulter = _DEFAULTERS.get((schema.group, schema.name))
         if defaulter is not None:
             defaulter(value, now)
-        for name, default in _stated(schema):
-            if not value.get(name):
+        for name, default, pointer in _stated(schema):
+            # Behind a pointer zero is a value of its own; validation will judge it.
+            if value.get(name) is None or not (pointer or value[name]):
                 value[name] = default
         for name, member in _members_with_defaults(schema):
             if value.get(name) is not None:
@@ -97,10 +98,14 @@ def _members_with_defaults(schema: Type) -> tuple[tuple[str, Type], ...]:
 
 
 @cache
-def _stated(schema: Type) -> tuple[tuple[str, Any], ...]:
-    """Return the defaults that the schema states itself."""
+def _stated(schema: Type) -> tuple[tuple[str, Any, bool], ...]:
+    """Return the defaults that the schema states itself: field, value, whether behind a pointer."""
     return tuple(
-        (field.name, int(field.default) if field.type.kind.startswith("int") else field.default)
+        (
+            field.name,
+            int(field.default) if field.type.kind.startswith("int") else field.default,
+            field.pointer,
+        )
         for field in schema.fields.values()
         if field.default
     )

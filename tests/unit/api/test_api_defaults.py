@@ -84,6 +84,11 @@ def test_pool_status_requests_are_limited():
     )
 
 
+def test_a_limit_of_zero_is_left_for_validation_to_refuse():
+    request = {"spec": {"driver": "d", "limit": 0}}
+    assert defaulted(RESOURCE, "v1alpha3", "ResourcePoolStatusRequest", request)["spec"]["limit"] == 0
+
+
 def test_pods_get_what_the_kubelet_needs():
     pod = {
         "spec": {
