@@ -199,10 +199,14 @@ class _KindPaths:
         if subresource.name in _CONNECTING:
             methods = {"get": "Get", "create": "Post", "update": "Put", "patch": "Patch", "delete": "Delete"}
             http = {"get": "get", "create": "post", "update": "put", "patch": "patch", "delete": "delete"}
+            # Not the kind itself: kubectl takes the patch of any path with that kind for the object's own.
+            options = {"group": subresource.group, "version": subresource.version, "kind": subresource.kind}
+            connect = f"connect{self.prefix}"
             return {
-                http[verb]: self._connect(
-                    f"connect{self.prefix}{methods[verb]}{self.scope}{self.kind.kind}{word}"
-                )
+                http[verb]: {
+                    **self._connect(f"{connect}{methods[verb]}{self.scope}{self.kind.kind}{word}"),
+                    "x-kubernetes-group-version-kind": options,
+                }
                 for verb in subresource.verbs
             }
         schema, gvk = self.schema, self.gvk

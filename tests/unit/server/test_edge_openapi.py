@@ -99,6 +99,22 @@ def test_patches_tell_that_fields_are_validated_and_dry_runs_work(served):
     assert item["patch"]["x-kubernetes-group-version-kind"]["kind"] == "ResourceClaim"
 
 
+@pytest.mark.parametrize("name", ["api/v1", "apis/apps/v1", "apis/resource.k8s.io/v1"])
+def test_every_patch_of_a_kind_knows_field_validation(served, name):
+    document = served.document(name)
+    kinds = set()
+    for item in document["paths"].values():
+        patch = item.get("patch")
+        if patch is None or patch["x-kubernetes-action"] == "connect":
+            continue
+        kinds.add(patch["x-kubernetes-group-version-kind"]["kind"])
+        assert "fieldValidation" in {parameter["name"] for parameter in patch["parameters"]}
+    for item in document["paths"].values():
+        for operation in item.values():
+            if isinstance(operation, dict) and operation.get("x-kubernetes-action") == "connect":
+                assert operation["x-kubernetes-group-version-kind"]["kind"] not in kinds
+
+
 def test_schemas_tell_how_lists_merge(served):
     schemas = served.document("apis/resource.k8s.io/v1")["components"]["schemas"]
     reserved = schemas["io.k8s.api.resource.v1.ResourceClaimStatus"]["properties"]["reservedFor"]
