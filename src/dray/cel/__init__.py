@@ -2,6 +2,7 @@
 
 from dray.cel.device import DeviceInput
 from dray.cel.errors import CelError, CompileError, CostLimitError, EvaluationError, Issue
+from dray.cel.explain import FalseTerm, explain_false, key_hint
 from dray.cel.program import Program, Verdict, check_expression, compile_derived, compile_selector
 from dray.cel.reads import ReadSet
 
@@ -11,6 +12,7 @@ __all__ = [
     "CostLimitError",
     "DeviceInput",
     "EvaluationError",
+    "FalseTerm",
     "Issue",
     "Program",
     "ReadSet",
@@ -18,4 +20,6 @@ __all__ = [
     "check_expression",
     "compile_derived",
     "compile_selector",
+    "explain_false",
+    "key_hint",
 ]

@@ -252,7 +252,7 @@ class _Checker:
             kind = self.visit(item)
             if index in node.optional:
                 kind = self._unwrapped(item, kind)
-            element = self._join(item, element, kind)
+            element = self._join(element, kind)
         return list_of(element or self._fresh())
 
     def _unwrapped(self, node: Node, kind: CelType) -> CelType:
@@ -261,23 +261,23 @@ class _Checker:
             self._mismatch(node, optional_of(kind), kind)
         return inner
 
-    def _join(self, node: Node, previous: CelType | None, current: CelType) -> CelType:
+    def _join(self, previous: CelType | None, current: CelType) -> CelType:
         if previous is None:
             return current
         if self._assign(previous, current):
             return most_general(previous, current)
-        self._mismatch(node, previous, current)
-        return ERROR
+        # Mixed types are refused later, by `validators`, which knows where they are allowed.
+        return DYN
 
     def _map(self, node: MapNode) -> CelType:
         key: CelType | None = None
         value: CelType | None = None
         for entry in node.entries:
-            key = self._join(entry.key, key, self.visit(entry.key))
+            key = self._join(key, self.visit(entry.key))
             kind = self.visit(entry.value)
             if entry.optional:
                 kind = self._unwrapped(entry.value, kind)
-            value = self._join(entry.value, value, kind)
+            value = self._join(value, kind)
         if key is None or value is None:
             key, value = self._fresh(), self._fresh()
         return map_of(key, value)

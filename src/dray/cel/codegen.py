@@ -46,7 +46,7 @@ def compile_tree(tree: Node) -> Compiled | None:
             decorator_list=[],
         )
         if "type_params" in ast.FunctionDef._fields:
-            function.type_params = []
+            function.type_params = []  # type: ignore[attr-defined,unused-ignore]
         module = ast.fix_missing_locations(ast.Module([function], []))
         code = compile(module, "<selector>", "exec")
     except (_NotCompiled, RecursionError, MemoryError):
@@ -143,6 +143,7 @@ def _make_map(*parts: object) -> dict[object, object]:
     return {map_key(parts[index]): parts[index + 1] for index in range(0, len(parts), 2)}
 
 
+_PLAIN_CONSTANTS = frozenset({bool, int, str, bytes})
 _TESTED = {kinds.STRING: "str", kinds.INT: "int", kinds.BOOL: "bool"}
 _COMPARISONS: dict[str, tuple[type[ast.cmpop], Callable[[object, object], object]]] = {
     "_==_": (ast.Eq, equal),
@@ -174,7 +175,7 @@ class _Generator:
 
     def _constant(self, value: object) -> ast.expr:
         """Make a value available to the code."""
-        if value is None or type(value) in (bool, int, str, bytes):
+        if value is None or (isinstance(value, bool | int | str | bytes) and type(value) in _PLAIN_CONSTANTS):
             return ast.Constant(value)
         name = self._fresh("c")
         self.names[name] = value

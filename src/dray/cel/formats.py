@@ -16,9 +16,9 @@ _LABEL_1035 = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _QUALIFIED = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _LABEL_VALUE = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?"
 _DATE_TIME = re.compile(
-    r"(\d{4})-(\d{2})-(\d{2})[Tt ](\d{2}):(\d{2}):(\d{2})(\.\d+)?([Zz]|[+-]\d{2}:?\d{2})?\Z", re.ASCII
+    r"(\d{4})-(\d{2})-(\d{2})[Tt](\d{2}):(\d{2}):(\d{2})(\.\d+)?([Zz]|[+-]\d{2}:\d{2})\Z", re.ASCII
 )
-_DATE_TIME_PATTERN_SIZE = 83
+_DATE_TIME_PATTERN_SIZE = 71
 _UUID = re.compile(
     r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}\Z", re.IGNORECASE | re.ASCII
 )
@@ -33,8 +33,8 @@ _PATTERN_SIZES = {
     "dns1035LabelPrefix": 30,
     "qualifiedName": 60,
     "labelValue": 40,
-    "uri": 1000,
-    "uuid": 36,
+    "uri": 1103,
+    "uuid": 70,
     "byte": 84,
     "date": _DATE_TIME_PATTERN_SIZE,
     "datetime": _DATE_TIME_PATTERN_SIZE,
@@ -60,7 +60,7 @@ def _too_long(limit: int, kind: str = "") -> str:
 
 
 def _regex_problem(problem: str, pattern: str, *examples: str) -> str:
-    shown = " or ".join(f"'{example}'" for example in examples)
+    shown = ",  or ".join(f"'{example}'" for example in examples)
     shown = f"e.g. {shown}, " if examples else ""
     return f"{problem} ({shown}regex used for validation is '{pattern}')"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dray.api.quantity import Quantity, QuantityError, parse_quantity
 from dray.api.semver import Semver, SemverError, parse_semver
 from dray.cel.declarations import FORMAT_NAMES
-from dray.cel.errors import Fault
+from dray.cel.errors import Fault, no_such_overload
 from dray.cel.formats import validate
 from dray.cel.urls import UrlError, parse_url
 from dray.cel.values import NOTHING, Cidr, Format, Ip, Optional, Url
@@ -139,6 +139,14 @@ def contains_ip(cidr: Cidr, ip: Ip) -> bool:
     return ip.address.version == cidr.address.version and ip.address in cidr.network
 
 
+def _contains_text(cidr: Cidr, text: str) -> bool:
+    try:
+        address = _parse_address(text)
+    except Fault:
+        raise no_such_overload() from None
+    return contains_ip(cidr, Ip(address))
+
+
 def contains_cidr(cidr: Cidr, other: Cidr) -> bool:
     """Tell whether a network lies in another."""
     return contains_ip(cidr, Ip(other.address)) and cidr.prefix <= other.prefix
@@ -228,7 +236,7 @@ KUBERNETES: dict[str, Callable[..., object]] = {
     "ip_to_string": lambda ip: str(ip.address),
     "string_to_cidr": to_cidr,
     "is_cidr": is_cidr,
-    "cidr_contains_ip_string": lambda cidr, text: contains_ip(cidr, Ip(_parse_address(text))),
+    "cidr_contains_ip_string": _contains_text,
     "cidr_contains_ip_ip": contains_ip,
     "cidr_contains_cidr_string": lambda cidr, text: contains_cidr(cidr, to_cidr(text)),
     "cidr_contains_cidr": contains_cidr,

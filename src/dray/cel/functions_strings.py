@@ -12,7 +12,7 @@ from typing import Any
 
 import re2
 
-from dray.cel.errors import Fault
+from dray.cel.errors import Fault, no_such_overload
 from dray.cel.string_format import format_string
 
 _MAX_PATTERN_MEMORY = 8 << 20
@@ -132,7 +132,7 @@ def join(parts: list[object], separator: str = "") -> str:
     texts: list[str] = []
     for part in parts:
         if not isinstance(part, str):
-            raise Fault("no such overload")
+            raise no_such_overload("join(list, string)" if separator else "join(list)")
         texts.append(part)
     return separator.join(texts)
 

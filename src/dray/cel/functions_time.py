@@ -23,7 +23,7 @@ _UNITS = {
 }
 _DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
 _RFC3339 = re.compile(
-    r"(\d{4})-(\d{2})-(\d{2})T(\d{2}):(\d{2}):(\d{2})(?:[.,](\d+))?(Z|[+-]\d{2}:\d{2})\Z", re.ASCII
+    r"(\d{4})-(\d{2})-(\d{2})T(\d{1,2}):(\d{2}):(\d{2})(?:[.,](\d+))?(Z|[+-]\d{2}:\d{2})\Z", re.ASCII
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -91,7 +91,7 @@ def show_timestamp(timestamp: Timestamp) -> str:
 def _zone(name: str) -> tzinfo:
     if ":" in name:
         return _fixed_zone(name)
-    if name in ("", "UTC"):
+    if name in ("", "UTC", "Local"):
         return UTC
     try:
         return ZoneInfo(name)

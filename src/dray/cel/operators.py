@@ -44,7 +44,7 @@ def timestamp_of(nanos: int) -> Timestamp:
 
 def duration_of(nanos: int) -> Duration:
     """Return a duration, or raise Fault beyond 64-bit nanoseconds."""
-    return Duration(number_in_range(nanos, "duration overflow"))
+    return Duration(number_in_range(nanos, "integer overflow"))
 
 
 def add(left: object, right: object) -> object:
@@ -70,8 +70,10 @@ def subtract(left: object, right: object) -> object:
     match left, right:
         case float(), float():
             return left - right
-        case (Duration(a), Duration(b)) | (Timestamp(a), Timestamp(b)):
+        case Duration(a), Duration(b):
             return duration_of(a - b)
+        case Timestamp(a), Timestamp(b):
+            return Duration(number_in_range(a - b, "integer overflow"))
         case Timestamp(a), Duration(b):
             return timestamp_of(a - b)
     raise _refused("_-_", left)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dray.api.features import Features
+from dray.api.resource import DeviceAttribute
+from dray.api.semver import Semver
 from dray.cel import kinds
 from dray.cel.checker import check
 from dray.cel.codegen import compile_tree
@@ -22,7 +24,7 @@ from dray.cel.reads import ReadSet, reads_of
 from dray.cel.source import Complaints, Source
 from dray.cel.syntax import Node
 from dray.cel.validators import validate
-from dray.cel.values import type_name
+from dray.cel.values import Uint, go_native_name, type_name
 
 
 class Program:
@@ -73,6 +75,10 @@ class Program:
             raise EvaluationError(value.message)
         return value
 
+    def evaluate_derived(self, device: DeviceInput) -> DeviceAttribute:
+        """Return the value of a derived attribute; raise EvaluationError."""
+        return as_attribute(self.value_with_cost(device)[0])
+
 
 def not_a_bool(value: object) -> EvaluationError:
     """Return the error of a selector whose value is no bool."""
@@ -80,6 +86,45 @@ def not_a_bool(value: object) -> EvaluationError:
     return EvaluationError(
         f"CEL result of type {name} could not be converted to bool: unsupported type conversion from '{name}' to bool"
     )
+
+
+def as_attribute(value: object) -> DeviceAttribute:
+    """Return a CEL value as an attribute; raise EvaluationError if it cannot be one."""
+    match value:
+        case bool():
+            return DeviceAttribute(bool_value=value)
+        case Uint():
+            raise EvaluationError("unsupported CEL return type: uint64")
+        case int():
+            return DeviceAttribute(int_value=value)
+        case str():
+            return DeviceAttribute(string=value)
+        case Semver():
+            return DeviceAttribute(version=str(value))
+        case list():
+            return _list_attribute(value)
+    raise EvaluationError(f"unsupported CEL return type: {go_native_name(value)}")
+
+
+def _list_attribute(items: list[object]) -> DeviceAttribute:
+    if not items:
+        return DeviceAttribute(strings=[])
+    kind = type(items[0])
+    word = {bool: "bool", int: "int", str: "string", Semver: "semver"}.get(kind)
+    if word is None:
+        raise EvaluationError(f"unsupported list element type: {go_native_name(items[0])}")
+    for index, item in enumerate(items):
+        if type(item) is not kind:
+            raise EvaluationError(
+                f"expected list element at index {index} to be {word}, got {go_native_name(item)}"
+            )
+    if kind is bool:
+        return DeviceAttribute(bools=[item for item in items if isinstance(item, bool)])
+    if kind is int:
+        return DeviceAttribute(ints=[item for item in items if isinstance(item, int)])
+    if kind is str:
+        return DeviceAttribute(strings=[item for item in items if isinstance(item, str)])
+    return DeviceAttribute(versions=[str(item) for item in items])
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +193,10 @@ def _check_output(kind: CelType, environment: Environment, *, derived: bool) -> 
     raise CompileError(
         f"must evaluate to a primitive scalar (string, integer, boolean, semver){lists}, not {kind}"
     )
+
+
+def subprogram(program: Program, node: Node) -> Program:
+    """Return a part of a compiled expression as a program of its own."""
+    if node is program.tree:
+        return program
+    return Program(program.expression, node, plan(node), program.max_cost)

@@ -134,7 +134,8 @@ class _Finder:
             case Call(function="_[_]" | "_[?_]" | "_?._"):
                 return self._indexed(node, scope)
             case Call(function="@in", args=[Literal(value=str() as name), container]):
-                return self._membership(self.place(container, scope), name)
+                self._membership(self.place(container, scope), name)
+                return None
             case Fold():
                 return self._fold(node, scope)
         for child in children(node):

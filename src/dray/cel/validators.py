@@ -7,14 +7,19 @@ from dray.cel.functions import implementation
 from dray.cel.functions_strings import compile_pattern
 from dray.cel.kinds import CelType, show, unwrap_optional
 from dray.cel.source import Complaints
+from dray.cel.string_format import FormatProblem, check_template
 from dray.cel.syntax import Call, ListNode, Literal, MapNode, Node, walk
 
 
 def validate(tree: Node, complaints: Complaints) -> None:
     """Complain about literals that can only fail."""
+    in_format = _inside_format(tree)
     for node in walk(tree):
         if isinstance(node, Call):
             _validate_call(node, complaints)
+            _validate_format(node, complaints)
+        elif node.id in in_format:
+            continue
         elif isinstance(node, ListNode):
             _validate_list(node, complaints)
         elif isinstance(node, MapNode):
@@ -34,6 +39,26 @@ def _validate_call(node: Call, complaints: Complaints) -> None:
             implementation(node.function, node.overloads)(literal.value)
     except Fault:
         complaints.add(literal.offset, f"invalid {node.function} argument")
+
+
+def _inside_format(tree: Node) -> set[int]:
+    """Return the ids of what stands inside calls of format: there, types may be mixed."""
+    calls = [node for node in walk(tree) if isinstance(node, Call) and node.function == "format"]
+    return {part.id for call in calls for part in walk(call)}
+
+
+def _validate_format(node: Call, complaints: Complaints) -> None:
+    if (
+        node.function != "format"
+        or not isinstance(node.target, Literal)
+        or not isinstance(node.args[0], ListNode)
+    ):
+        return
+    try:
+        check_template(str(node.target.value), node.args[0].elements)
+    except FormatProblem as problem:
+        blamed = problem.argument or node
+        complaints.add(blamed.offset, str(problem))
 
 
 def _mismatch(complaints: Complaints, node: Node, expected: CelType, found: CelType) -> None:

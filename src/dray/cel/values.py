@@ -238,6 +238,32 @@ def go_type_name(value: object) -> str:
     return _GO_NAMES.get(name, name)
 
 
+_NATIVE_NAMES = {
+    "null_type": "structpb.NullValue",
+    "bool": "bool",
+    "int": "int64",
+    "uint": "uint64",
+    "double": "float64",
+    "string": "string",
+    "bytes": "[]uint8",
+    "google.protobuf.Duration": "time.Duration",
+    "google.protobuf.Timestamp": "time.Time",
+    "list": "[]ref.Val",
+    "map": "map[ref.Val]ref.Val",
+    "kubernetes.Quantity": "*resource.Quantity",
+    "kubernetes.Semver": "semver.Version",
+    "kubernetes.URL": "*url.URL",
+    "net.IP": "netip.Addr",
+    "net.CIDR": "netip.Prefix",
+}
+
+
+def go_native_name(value: object) -> str:
+    """Return how upstream's messages name the plain Go value behind a value."""
+    name = type_name(value)
+    return _NATIVE_NAMES.get(name, name)
+
+
 def is_number(value: object) -> bool:
     """Tell whether a value is an int, uint or double."""
     return isinstance(value, int | float) and not isinstance(value, bool)
