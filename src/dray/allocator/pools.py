@@ -337,7 +337,7 @@ class PoolRecord:
         slices, node_match = self._seen_from(node)
         if not slices:
             return None
-        key = (tuple([s.key for s in slices]), node_match)
+        key = (frozenset([s.key for s in slices]), node_match)
         if key not in self._views:
             view = self._views[key] = self._build(slices, node_match)
             if view is not None:
@@ -368,7 +368,7 @@ class PoolRecord:
             if seen and facts.generation > seen[0].generation:
                 seen = []
             seen.append(facts)
-        return seen, tuple((s.key, matches[s.key]) for s in seen if s.key in matches)
+        return seen, tuple(sorted((s.key, matches[s.key]) for s in seen if s.key in matches))
 
     def _is_understood(self, facts: SliceFacts) -> bool:
         gates = self._gates
@@ -379,6 +379,8 @@ class PoolRecord:
         return gates.groups or not facts.uses_groups
 
     def _build(self, seen: list[SliceFacts], node_match: tuple[tuple[str, int], ...]) -> PoolView | None:
+        # Slices should agree on their number; where they do not, the first by name decides.
+        seen = sorted(seen, key=lambda s: (s.name, s.key))
         generation, announced = seen[0].generation, seen[0].slice_count
         whole, elsewhere = None, None
         if len(seen) == announced:
@@ -389,10 +391,9 @@ class PoolRecord:
             whole = elsewhere = self._whole_generation(generation)
             if len(whole.slices) != announced:
                 return PoolView(self, [], is_incomplete=True)
-        gates = self._gates
-        slices = sorted(seen, key=lambda s: (s.name, s.key))
-        if gates.partitionable:
-            slices = [s for s in slices if not s.has_counters]
+        slices = seen
+        if self._gates.partitionable:
+            slices = [s for s in seen if not s.has_counters]
         reason = _duplicate_device(slices) or whole.invalid_reason
         return PoolView(
             self,

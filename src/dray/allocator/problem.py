@@ -26,13 +26,17 @@ PARTS = 1_000_000  # a counter is measured in parts of what is left of it at the
 
 
 class FatalFound(Exception):  # a signal inside the search, turned into an AllocationError
-    """The search met something that ends the attempt on every node."""
+    """The search met something that ends the attempt on every node.
 
-    def __init__(self, fatal: Fatal, claim: int, position: int | None) -> None:
+    Names are left out, because the finding holds for all nodes that are alike.
+    """
+
+    def __init__(self, fatal: Fatal, claim: int, position: int | None, pool: int | None = None) -> None:
         super().__init__(claim, position)
         self.fatal = fatal
         self.claim = claim
-        self.position = position
+        self.position = position  # of the device, if one is to blame
+        self.pool = pool  # number of the pool, if one is to blame
 
 
 def positions(mask: int) -> Iterator[int]:
@@ -276,12 +280,10 @@ class Problem:
     def _check_all(self, wish: NodeWish, view: NodeView) -> None:
         """ "All devices" needs every pool of the node whole and every device readable."""
         offset = 0
-        for pool in view.pools:
+        for index, pool in enumerate(view.pools):
             if pool.is_incomplete or pool.invalid_reason:
                 state = "being updated" if pool.is_incomplete else "invalid"
-                raise FatalFound(
-                    _pool_not_ready(wish.wish.name, "/".join(pool.id), state), wish.wish.claim, None
-                )
+                raise FatalFound(_pool_not_ready(wish.wish.name, state), wish.wish.claim, None, index)
             bits = wish.fatal_mask >> offset & ((1 << len(pool.devices)) - 1)
             if bits:
                 position = next(positions(bits)) + offset
@@ -355,14 +357,15 @@ def _too_many(count: int) -> Fatal:
     )
 
 
-def _pool_not_ready(request: str, pool: str, state: str) -> Fatal:
-    return Fatal(
-        PoolUpdatingError,
-        lambda claim, _device: (
+def _pool_not_ready(request: str, state: str) -> Fatal:
+    def text(claim: str, device: DeviceId | None) -> str:
+        pool = f"{device.driver}/{device.pool}" if device else ""
+        return (
             f"claim {claim}, request {request}: asks for all devices,"
             f" but resource pool {pool} is currently {state}"
-        ),
-    )
+        )
+
+    return Fatal(PoolUpdatingError, text)
 
 
 def unsatisfied_constraint(wish: Wish) -> Fatal:

@@ -464,6 +464,8 @@ def _error(found: FatalFound, view: NodeView, claims: Sequence[ResourceClaim]) -
             pool.device_id(bit) for pool in view.pools if pool.is_usable for bit in range(len(pool.devices))
         ]
         device = row[found.position]
+    elif found.pool is not None:
+        device = DeviceId(*view.pools[found.pool].id, "")
     return found.fatal.error(claim_label(claims[found.claim]), device)
 
 
