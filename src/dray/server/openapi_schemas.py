@@ -13,6 +13,7 @@ from typing import Any
 
 from dray.api.kinds import Kind
 from dray.api.schema import LIST, MAP, STRUCT, Field, SchemaError, Type, schema_of, struct_of
+from dray.server.openapi_enums import enumerations
 
 Schema = dict[str, Any]
 Schemas = dict[str, Schema]
@@ -222,6 +223,12 @@ def _struct_schema(struct: Type, schemas: Schemas) -> Schema:
 
 def _property(struct: Type, field: Field, schemas: Schemas) -> Schema:
     schema = dict(_value_schema(struct, field.type, schemas))
+    words = enumerations().get((struct.group, struct.name, field.name))
+    if words:
+        holder = schema
+        if field.type.kind == LIST:
+            holder = schema["items"] = dict(schema["items"])
+        holder["enum"] = words
     if field.default:
         schema["default"] = _default(field)
     elif field.type.kind == STRUCT and not field.pointer:

@@ -6,11 +6,13 @@ import json
 import pytest
 from shared_data import shared
 
-from dray.api.kinds import Kind
+from dray.api.kinds import GROUP_VERSIONS, Kind
+from dray.api.schema import SchemaError, struct_of
 from dray.server import openapi_paths
 from dray.server.discovery import Discovery
 from dray.server.errors import ApiError
 from dray.server.openapi import OpenApi
+from dray.server.openapi_enums import enumerations
 from dray.server.requests import Request
 
 WIDGET = Kind("example.com", "Widget", "widgets", ("v1",), "v1", True)
@@ -197,3 +199,24 @@ def test_documents_agree_with_the_recorded_ones(served):
                 assert paths == answer["body"]
             compared += 1
     assert compared >= 20
+
+
+def test_words_of_fixed_lists_are_told(served):
+    schemas = served.document("apis/resource.k8s.io/v1")["components"]["schemas"]
+    taint = schemas["io.k8s.api.resource.v1.DeviceTaint"]["properties"]["effect"]
+    assert taint["enum"] == ["NoExecute", "NoSchedule", "None"]
+    skipped = schemas["io.k8s.api.resource.v1.ResourceSliceSpec"]["properties"]["skipNodeOperations"]
+    assert skipped["items"]["enum"] == ["*", "NodePrepareResources", "NodeUnprepareResources"]
+
+
+def test_every_fixed_list_belongs_to_a_field():
+    for (file, struct, name), words in enumerations().items():
+        versions = {version for group_version in GROUP_VERSIONS.values() for version in group_version}
+        fields = set()
+        for version in versions:
+            try:
+                fields |= set(struct_of(file, version, struct).fields)
+            except SchemaError:
+                continue
+        assert name in fields, f"{file}.{struct}.{name}"
+        assert len(words) == len(set(words)) > 1
