@@ -9,8 +9,7 @@ that remembers which; the last value wins. Whoever walks the value with a schema
 `codec`) turns that into paths. Numbers with a fraction or an exponent come back as
 `ExactFloat`, which remembers its text, because quantities are exact.
 
-YAML is read as Kubernetes' YAML library reads it: timestamps stay text, and
-anchors may not blow a small document up.
+YAML is read by `yaml_text`.
 """
 
 from __future__ import annotations
@@ -20,12 +19,9 @@ import json
 import re
 from typing import Any, Final, NoReturn
 
-import yaml
-
 __all__ = ["Duplicates", "ExactFloat", "ParseError", "parse_json", "parse_yaml", "parse_yaml_documents"]
 
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
-_MOST_EXPANDED_NODES: Final = 2_000_000  # of one YAML document, aliases counted as often as used
 
 Json = Any  # None, bool, int, float, str, list and dict of these
 
@@ -91,28 +87,17 @@ def parse_yaml(data: bytes) -> Json:
 
 def parse_yaml_documents(data: bytes) -> list[Json]:
     """Parse all documents of a YAML stream, leaving out empty ones; raise ParseError."""
-    loader = _Loader(decode_text(data))
-    try:
-        documents = []
-        while loader.check_node():
-            node = loader.get_node()
-            _refuse_explosion(node)
-            documents.append(loader.construct_document(node))
-    except RecursionError:
-        raise ParseError("yaml: exceeded max depth") from None
-    except ParseError:
-        raise
-    except (yaml.YAMLError, ValueError) as error:
-        raise ParseError(f"yaml: {error}") from None
-    finally:
-        loader.dispose()
-    return [document for document in documents if document is not None]
+    # The YAML library takes as long to import as all of this room; most programs never need it.
+    from dray.api.yaml_text import load_documents
+
+    return [document for document in load_documents(decode_text(data)) if document is not None]
 
 
 # --- JSON ---------------------------------------------------------------------
 
 
-def _collect(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def collect_pairs(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    """Make an object of its members; the last of equal names wins and is remembered."""
     collected = dict(pairs)
     if len(collected) == len(pairs):
         return collected
@@ -131,7 +116,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_collect, parse_float=ExactFloat, parse_constant=_refuse_constant
+    object_pairs_hook=collect_pairs, parse_float=ExactFloat, parse_constant=_refuse_constant
 )
 
 
@@ -166,88 +151,3 @@ def _without_lone_surrogates(value: Json) -> Json:
 
 _REPLACE_EACH_BYTE: Final = "dray-replace-each-byte"
 codecs.register_error(_REPLACE_EACH_BYTE, lambda error: ("\ufffd" * (error.end - error.start), error.end))  # type: ignore[attr-defined]
-
-
-# --- YAML ---------------------------------------------------------------------
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the C loader, where built
-    """Constructs what JSON can hold and remembers duplicate keys."""
-
-
-def _construct_mapping(loader: Any, node: yaml.MappingNode) -> dict[str, Json]:
-    loader.flatten_mapping(node)
-    pairs: list[tuple[str, Json]] = []
-    for key_node, value_node in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if isinstance(key, bool):
-            key = "true" if key else "false"
-        elif isinstance(key, int | float):
-            key = str(key)
-        elif key is None:
-            key = "null"
-        elif not isinstance(key, str):
-            raise yaml.constructor.ConstructorError(None, None, "a key must be text", key_node.start_mark)
-        pairs.append((key, loader.construct_object(value_node, deep=True)))
-    return _collect(pairs)
-
-
-def _construct_float(loader: Any, node: yaml.ScalarNode) -> Json:
-    text = node.value.replace("_", "")
-    try:
-        return ExactFloat(text)
-    except ValueError:
-        raise yaml.constructor.ConstructorError(None, None, "not a JSON number", node.start_mark) from None
-
-
-def _construct_text(loader: Any, node: yaml.ScalarNode) -> str:
-    return str(loader.construct_scalar(node))
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
-_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", _construct_text)
-_Loader.add_constructor("tag:yaml.org,2002:binary", _construct_text)
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern)
-        for tag, pattern in resolvers
-        if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
-    ]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-# Like YAML 1.1, less the base-60 numbers that Go's library does not know either.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int",
-    re.compile(r"^[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]+|0|[1-9][0-9_]*)$"),
-    list("-+0123456789"),
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?$"),
-    list("-+0123456789."),
-)
-
-
-def _refuse_explosion(root: Any) -> None:
-    """Raise ParseError where aliases would make a document huge or endless once expanded."""
-    sizes: dict[int, int] = {}
-
-    def size_of(node: Any, inside: frozenset[int]) -> int:
-        known = sizes.get(id(node))
-        if known is not None:
-            return known
-        if id(node) in inside:
-            raise ParseError("yaml: an anchor contains itself")
-        total = 1
-        if not isinstance(node, yaml.ScalarNode):
-            inside = inside | {id(node)}
-            for child in node.value:
-                for part in child if isinstance(child, tuple) else (child,):
-                    total += size_of(part, inside)
-        if total > _MOST_EXPANDED_NODES:
-            raise ParseError("yaml: document contains excessive aliasing")
-        sizes[id(node)] = total
-        return total
-
-    size_of(root, frozenset())
