@@ -14,6 +14,9 @@ from dray import __version__
 
 # name -> (module, one line of help); in the order in which `dray --help` lists them.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("dray.cli.up", "the whole DRA system on this machine, with simulated nodes if you like"),
+    "down": ("dray.cli.down", "stop what `dray up` started"),
+    "status": ("dray.cli.status", "what runs here, and how it is"),
     "server": ("dray.cli.server", "serve the Kubernetes API: objects, watches, admission, on one machine"),
     "kubeconfig": ("dray.cli.kubeconfig", "make credentials for a node or a user of `dray server`"),
     "get": ("dray.cli.get", "list devices, pools, claims, nodes: who holds what"),
@@ -22,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "whatif": ("dray.cli.whatif", "would these pods fit, where, and how many more nodes are needed"),
     "snapshot": ("dray.cli.snapshot", "capture a cluster's DRA objects to one file for the other tools"),
     "plan": ("dray.cli.plan", "allocate claims to devices from JSON lines or YAML, without a cluster"),
+    "nodes": ("dray.cli.nodes", "host several nodes in one process, real and simulated"),
     "controllers": (
         "dray.cli.controllers",
         "run the controllers: claims, eviction, garbage collection, workloads",

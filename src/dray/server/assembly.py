@@ -32,6 +32,7 @@ from dray.server.deleting import Deleter
 from dray.server.discovery import Discovery
 from dray.server.disruptions import Disruptions
 from dray.server.handlers import Handlers
+from dray.server.health import Health
 from dray.server.node_agents import NodeAgents
 from dray.server.objects import Objects
 from dray.server.openapi import OpenApi
@@ -149,7 +150,7 @@ class Cluster:
             self.catalogue,
             verbs,
             subresources.handle,
-            [_health, discovery.respond, OpenApi(discovery).respond],
+            [self._health().respond, discovery.respond, OpenApi(discovery).respond],
             _reviews(authenticator, authorizer, world, subresources),
         )
 
@@ -170,6 +171,16 @@ class Cluster:
             admission.observe(group, resource, old, new)
 
         self.store.observe(observe)
+
+    def _health(self) -> Health:
+        def is_open() -> bool:
+            return self.store.revision > 0
+
+        def is_well() -> bool:
+            return True
+
+        checks = {"ping": is_well, "log": is_well, "etcd": is_open}
+        return Health(checks, {"informer-sync": is_well, "shutdown": is_well})
 
     def _context(self, call: Call) -> ValidationContext:
         return ValidationContext(self.settings.features, self._selectors, call.route.version)
@@ -226,11 +237,3 @@ def _reviews(
 
 def _no_custom_validation(kind: Kind, new: Object, old: Object | None) -> list[FieldError]:
     return []
-
-
-def _health(request: Any) -> Response | None:
-    from dray.server.requests import text_response
-
-    if request.path.split("/")[1] in ("healthz", "livez", "readyz"):
-        return text_response(200, "ok")
-    return None

@@ -70,7 +70,7 @@ def read_object(
 
 def check_kind(value: dict[str, Any], kind: str, api_version: str) -> None:
     """Refuse a body of another kind or version; what it does not say is taken as expected."""
-    said_kind, said_version = value.get("kind"), value.get("apiVersion")
+    said_kind, said_version = member(value, "kind"), member(value, "apiVersion")
     for name, said in (("kind", said_kind), ("apiVersion", said_version)):
         if said is not None and not isinstance(said, str):
             raise errors.bad_request(
@@ -86,6 +86,13 @@ def check_kind(value: dict[str, Any], kind: str, api_version: str) -> None:
         raise errors.bad_request(
             f"the API version in the data ({said_version}) does not match the expected API version ({api_version})"
         )
+
+
+def member(value: dict[str, Any], name: str) -> Any:
+    """Return a member as Go's JSON finds it for kind and apiVersion: letter case does not matter."""
+    if name in value:
+        return value[name]
+    return next((item for key, item in value.items() if key.lower() == name.lower()), None)
 
 
 def report_complaints(call: Call, complaints: list[str], validation: str, prefix: str = "") -> None:

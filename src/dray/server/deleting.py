@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from dray.api.kinds import Kind
 from dray.server import errors, pods
 from dray.server.calls import Call, World
-from dray.server.objects import Objects, copy_json, key_of
+from dray.server.objects import Objects, copy_json, key_of, storage_of
 from dray.server.options import DeleteOptions
 from dray.server.reader import Object
 from dray.server.store import Record, WriteConflict
@@ -152,7 +152,7 @@ def check_preconditions(kind: Kind, obj: Object, options: DeleteOptions) -> None
         if wanted is not None and wanted != found:
             hint = "deleted and then recreated" if word == "UID" else "modified"
             raise errors.conflict(
-                kind.group,
+                storage_of(kind)[0],
                 # The reference names the kind here, where other conflicts name the plural.
                 kind.plural if kind.plural == "namespaces" and not kind.group else kind.kind,
                 name,

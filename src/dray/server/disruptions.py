@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dray.api.kinds import kind_of
+from dray.api.kinds import Kind, kind_of
 from dray.server import errors
 from dray.server.calls import World
 from dray.server.objects import Objects, copy_json, key_of
+from dray.server.pods import with_condition
 from dray.server.reader import Object
 from dray.server.store import WriteConflict
 from dray.server.writing import MOST_ATTEMPTS
@@ -43,6 +44,28 @@ class Disruptions:
         if not _is_ready(status) and _spares_unready(budgets[0]):
             return
         await self._spend(budgets[0], pod["metadata"]["name"], dry_run=dry_run)
+
+    async def mark(self, kind: Kind, pod: Object) -> None:
+        """Write into a pod's status why it is about to go."""
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        key = key_of(kind, namespace, name)
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "EvictionByEvictionAPI",
+            "message": "Eviction API: evicting",
+        }
+        for _ in range(MOST_ATTEMPTS):
+            record = self.objects.store.get(key)
+            if record is None:
+                return
+            current = self.objects.decoded(kind, record)
+            status = with_condition(current.get("status") or {}, condition, self.world.timestamp())
+            try:
+                await self.objects.put(kind, key, {**current, "status": status}, record.revision)
+                return
+            except WriteConflict:
+                continue
 
     def _budgets_of(self, pod: Object) -> list[Object]:
         labels = pod["metadata"].get("labels") or {}
@@ -77,6 +100,8 @@ class Disruptions:
             new = copy_json(current)
             new["status"]["disruptionsAllowed"] -= 1
             new["status"].setdefault("disruptedPods", {})[pod_name] = self.world.timestamp()
+            if not new["status"]["disruptionsAllowed"]:
+                _forbid(new["status"], self.world.timestamp())
             try:
                 await self.objects.put(kind, key, new, record.revision)
                 return
@@ -102,6 +127,20 @@ def selects(selector: Object | None, labels: Object) -> bool:
         if not fulfilled.get(requirement["operator"], False):
             return False
     return True
+
+
+def _forbid(status: Object, now: str) -> None:
+    """Say in a budget's conditions that nothing more may go."""
+    condition = {
+        "type": "DisruptionAllowed",
+        "status": "False",
+        "observedGeneration": status.get("observedGeneration", 0),
+        "lastTransitionTime": now,
+        "reason": "InsufficientPods",
+        "message": "",
+    }
+    others = [found for found in status.get("conditions") or () if found["type"] != "DisruptionAllowed"]
+    status["conditions"] = [*others, condition]
 
 
 def _is_ready(status: Object) -> bool:

@@ -12,10 +12,10 @@ from typing import Any
 
 from dray.api.schema import Type, schema_of
 from dray.server import errors
-from dray.server.bodies import parse_body, read_object
+from dray.server.bodies import member, parse_body, read_object
 from dray.server.calls import Call, World
 from dray.server.deleting import Deleter
-from dray.server.encoding import encode
+from dray.server.encoding import encode, encode_yaml
 from dray.server.negotiation import JSON_TYPE, YAML_TYPE, Representation, negotiate
 from dray.server.objects import Objects, copy_json
 from dray.server.options import DeleteOptions, delete_options, list_options, write_options
@@ -118,7 +118,9 @@ class Handlers:
         representation = negotiate(call.request.header("accept"))
         options = self.delete_options(call)
         obj, vanished = await self.deleter.delete(call, call.route.name, options)
-        if vanished and not strategy_of(call.route.kind).returns_deleted:
+        strategy = strategy_of(call.route.kind)
+        shows_object = strategy.returns_deleted and call.route.version not in strategy.status_when_deleted
+        if vanished and not shows_object:
             return self.deleted_status(call, obj)
         return self.show(call, obj, 200, representation)
 
@@ -183,7 +185,7 @@ class Handlers:
             body = parse_body(schema, call.request.body, call.request.header("content-type"))
             if body is not None and not isinstance(body, dict):
                 raise errors.bad_request("the body of a deletion must be DeleteOptions")
-            kind = (body or {}).get("kind") or "DeleteOptions"
+            kind = member(body or {}, "kind") or "DeleteOptions"
             if kind != "DeleteOptions":
                 raise errors.bad_request(f"decoded object cannot be converted to DeleteOptions: {kind}")
         return delete_options(call.request, body)
@@ -264,18 +266,8 @@ def success(details: dict[str, Any] | None = None, code: int = 0) -> Object:
 
 def _encoded(status: int, shown: Object, representation: Representation) -> Response:
     if representation.media_type == YAML_TYPE:
-        import yaml
-
-        text = yaml.safe_dump(_plain(shown), sort_keys=True, default_flow_style=False)
-        return Response(status, text.encode(), content_type=YAML_TYPE)
+        return Response(status, encode_yaml(shown), content_type=YAML_TYPE)
     return Response(status, encode(shown) + b"\n")
-
-
-def _plain(value: Any) -> Any:
-    """Return a value that any encoder knows."""
-    import msgspec
-
-    return msgspec.json.decode(encode(value))
 
 
 Verb = Callable[[Call], Any]

@@ -60,10 +60,12 @@ class Patcher:
         if not self._is_custom(call.route.kind):
             accepted.insert(2, STRATEGIC_PATCH)
         if media_type not in accepted:
-            raise errors.unsupported_media_type(
+            problem = errors.unsupported_media_type(
                 "the body of the request was in an unknown format - accepted media types include: "
                 + ", ".join(accepted)
             )
+            problem.details = {}
+            raise problem
         return media_type
 
     async def patch(self, call: Call) -> Response:
@@ -79,7 +81,9 @@ class Patcher:
             assert old is not None
             return self.patched(call, old, media_type, patch, options, complaints)
 
-        stored, _ = await self._handlers.writer.update(call, transform, dry_run=options.dry_run)
+        stored, _ = await self._handlers.writer.update(
+            call, transform, dry_run=options.dry_run, allow_create=False
+        )
         return self._handlers.show(call, stored, 200, representation)
 
     def patched(
@@ -148,6 +152,8 @@ def _parse(body: bytes, media_type: str, options: WriteOptions) -> tuple[Any, li
         patch = parse_json(body)
     except ParseError as problem:
         raise errors.bad_request(f"error decoding patch: {problem}") from None
+    if patch is None and media_type != MERGE_PATCH:
+        patch = [] if media_type == JSON_PATCH else {}
     if media_type == JSON_PATCH:
         if not isinstance(patch, list) or not all(isinstance(step, dict) for step in patch):
             raise errors.bad_request(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dray.api.kinds import Kind
 from dray.api.validation.equality import is_same
-from dray.server import pods
+from dray.server import pods, workloads
 from dray.server.reader import Object
 
 # Metadata that a status request may not touch in kinds whose status has several writers.
@@ -34,17 +34,25 @@ class Strategy:
     """The peculiarities of one kind."""
 
     returns_deleted: bool = False  # DELETE answers the object, not a Status
+    status_when_deleted: tuple[str, ...] = ()  # versions in which it answers a Status all the same
     creates_on_update: bool = False  # PUT to a free name creates
     dependents: str = "background"  # default propagation: background, orphan or unsupported
     graceful: bool = False  # dies in two steps, with time in between
     keeps_status_on_create: bool = False
     status_protects: tuple[str, ...] = ()  # metadata that /status may not change
+    counts_generation: bool = True  # where there is a generation: raise it with every change
     annotations_count: bool = False  # generation counts changes of annotations too
     prepare: Prepare = _nothing  # after the generic part, on create and update
     prepare_status: Prepare = _nothing
 
 
 def _namespace(new: Object, old: Object | None, now: str) -> None:
+    metadata = new["metadata"]
+    # Generated names are known only now, after defaults were set.
+    metadata["labels"] = {
+        **(metadata.get("labels") or {}),
+        "kubernetes.io/metadata.name": metadata.get("name") or "",
+    }
     if old is None:
         new["status"] = {"phase": "Active"}
         finalizers = (new.get("spec") or {}).get("finalizers") or []
@@ -117,7 +125,7 @@ _STRATEGIES: dict[tuple[str, str], Strategy] = {
     ("", "namespaces"): Strategy(returns_deleted=True, prepare=_namespace),
     ("", "events"): Strategy(creates_on_update=True, dependents="unsupported"),
     ("events.k8s.io", "events"): Strategy(creates_on_update=True, dependents="unsupported"),
-    ("", "limitranges"): Strategy(creates_on_update=True),
+    ("", "limitranges"): Strategy(creates_on_update=True, prepare=workloads.prepare_limit_range),
     ("", "resourcequotas"): _RETURNED,
     ("", "serviceaccounts"): _RETURNED,
     ("coordination.k8s.io", "leases"): Strategy(creates_on_update=True, prepare=_lease),
@@ -125,7 +133,10 @@ _STRATEGIES: dict[tuple[str, str], Strategy] = {
     ("rbac.authorization.k8s.io", "rolebindings"): Strategy(creates_on_update=True),
     ("rbac.authorization.k8s.io", "clusterroles"): Strategy(creates_on_update=True),
     ("rbac.authorization.k8s.io", "clusterrolebindings"): Strategy(creates_on_update=True),
-    ("batch", "jobs"): Strategy(dependents="orphan"),
+    ("batch", "jobs"): Strategy(dependents="orphan", prepare=workloads.prepare_job),
+    ("apps", "daemonsets"): Strategy(
+        prepare=workloads.prepare_daemon_set, prepare_status=workloads.keep_template_generation
+    ),
     ("apps", "deployments"): Strategy(status_protects=("labels",), annotations_count=True),
     ("resource.k8s.io", "resourceclaims"): Strategy(
         returns_deleted=True, status_protects=_SHARED_METADATA, prepare_status=_claim_status
@@ -133,9 +144,17 @@ _STRATEGIES: dict[tuple[str, str], Strategy] = {
     ("resource.k8s.io", "resourceclaimtemplates"): _RETURNED,
     ("resource.k8s.io", "resourceslices"): _RETURNED,
     ("resource.k8s.io", "deviceclasses"): _RETURNED,
-    ("resource.k8s.io", "devicetaintrules"): Strategy(status_protects=_SHARED_METADATA, prepare=_taint_rule),
-    ("resource.k8s.io", "resourcepoolstatusrequests"): _RESOURCE,
+    ("resource.k8s.io", "devicetaintrules"): Strategy(
+        returns_deleted=True,
+        status_when_deleted=("v1",),
+        status_protects=_SHARED_METADATA,
+        prepare=_taint_rule,
+    ),
+    ("resource.k8s.io", "resourcepoolstatusrequests"): Strategy(
+        returns_deleted=True, status_protects=_SHARED_METADATA
+    ),
     ("scheduling.k8s.io", "podgroups"): _RESOURCE,
+    ("scheduling.k8s.io", "priorityclasses"): Strategy(counts_generation=False),
 }
 _PLAIN = Strategy()
 
@@ -148,8 +167,12 @@ def strategy_of(kind: Kind) -> Strategy:
 def reset_fields(kind: Kind, subresource: str) -> dict[str, dict[str, object]]:
     """Return the fields (as a field set) that a request cannot write, whatever it says."""
     if subresource == "status":
-        protects_metadata = strategy_of(kind).status_protects == _SHARED_METADATA
-        return {"f:spec": {}, "f:metadata": {}} if protects_metadata else {"f:spec": {}}
+        protected = strategy_of(kind).status_protects
+        if protected == _SHARED_METADATA:
+            return {"f:spec": {}, "f:metadata": {}}
+        if protected == ("labels",):
+            return {"f:spec": {}, "f:metadata": {"f:labels": {}}}
+        return {"f:spec": {}}
     return {"f:status": {}} if kind.has_status else {}
 
 
@@ -169,7 +192,7 @@ def prepare_update(kind: Kind, new: Object, old: Object, now: str) -> None:
     if kind.has_status:
         _take(new, old, "status")
     strategy.prepare(new, old, now)
-    if kind.keeps_generation and _wants_something_else(new, old, strategy):
+    if kind.keeps_generation and strategy.counts_generation and _wants_something_else(new, old, strategy):
         new["metadata"]["generation"] = (old["metadata"].get("generation") or 0) + 1
 
 

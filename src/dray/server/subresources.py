@@ -16,6 +16,7 @@ from dray.api.validation.fields import FieldError, invalid, not_supported, requi
 from dray.server import errors, pods
 from dray.server.bodies import parse_body, read_object
 from dray.server.calls import Call
+from dray.server.deleting import check_preconditions
 from dray.server.disruptions import Disruptions
 from dray.server.handlers import Handlers, success
 from dray.server.negotiation import negotiate
@@ -102,7 +103,10 @@ class Subresources:
             if record is None:
                 raise errors.not_found("", "pods", name)
             pod = objects.decoded(kind, record)
-            why = _unmet_precondition(metadata, pod) or pods.why_not_bindable(pod)
+            unmet = _unmet_precondition(metadata, pod)
+            if unmet:
+                raise errors.conflict("", "pods", name, unmet)
+            why = pods.why_not_bindable(pod)
             if why:
                 raise errors.conflict("", "pods/binding", name, why)
             annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
@@ -124,7 +128,11 @@ class Subresources:
         pod = self._found(call)
         deletion = delete_options(call.request, eviction.get("deleteOptions") or {})
         deletion.dry_run = deletion.dry_run or options.dry_run
+        check_preconditions(call.route.kind, pod, deletion)
         await self._disruptions.allow(pod, dry_run=deletion.dry_run)
+        if not deletion.dry_run:
+            await self._disruptions.mark(call.route.kind, pod)
+            deletion.resource_version = None  # was met; the mark changed it
         await self._handlers.deleter.delete(call, call.route.name, deletion)
         return json_response(201, success(code=201))
 

@@ -18,6 +18,7 @@ from dray.api.reading import zero_of
 from dray.api.schema import SchemaError, Type, schema_of
 from dray.server.calls import Call
 from dray.server.reader import Object
+from dray.server.workloads import with_encoded_strings, with_template_generation
 
 # Deprecations of resource.k8s.io: (version, kind; "" for all others) -> (since, gone).
 _DEPRECATED = {
@@ -84,6 +85,10 @@ class Versions:
         if self.schema(kind, version) is None:
             return obj
         apply_defaults(kind.group, version, kind.kind, obj, now)
+        if kind.kind == "Secret" and not kind.group:
+            with_encoded_strings(obj)
+        elif kind.kind == "DaemonSet":
+            with_template_generation(obj)
         if kind.group == "events.k8s.io":
             return convert_event(obj, "")
         if version == kind.storage_version:

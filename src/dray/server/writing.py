@@ -145,12 +145,17 @@ class Writer:
         *,
         dry_run: bool,
         uid: str = "",
-        allow_create: bool = False,
+        allow_create: bool | None = None,
     ) -> tuple[Object, bool]:
-        """Change an object, or create it where that is allowed; tells whether it was created."""
+        """Change an object, or create it where that is allowed; tells whether it was created.
+
+        `allow_create` None: as the kind has it for plain updates.
+        """
         kind, route = call.route.kind, call.route
         key = key_of(kind, route.namespace, route.name)
-        may_create = allow_create or (strategy_of(kind).creates_on_update and not route.subresource)
+        may_create = allow_create
+        if may_create is None:
+            may_create = strategy_of(kind).creates_on_update and not route.subresource
         for _ in range(MOST_ATTEMPTS):
             record = self.objects.store.get(key)
             if record is None:
