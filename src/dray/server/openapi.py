@@ -29,6 +29,7 @@ from dray import __version__
 from dray.api.kinds import KINDS, Kind
 from dray.server.discovery import Discovery
 from dray.server.errors import not_acceptable
+from dray.server.openapi_enums import enumerations
 from dray.server.openapi_paths import discovery_paths, group_paths, kind_paths
 from dray.server.openapi_schemas import (
     Schema,
@@ -190,7 +191,7 @@ def _refuse_protobuf(request: Request) -> None:
 @cache
 def _sources() -> bytes:
     """Return a digest of everything that built-in documents are made from."""
-    digest = sha512(f"{__version__} {KINDS!r}".encode())
+    digest = sha512(f"{__version__} {KINDS!r} {enumerations()!r}".encode())
     schema_files = [found for found in files("dray.api.schema").iterdir() if found.name.endswith(".schema")]
     for found in sorted(schema_files, key=lambda file: file.name):
         digest.update(found.read_bytes())
