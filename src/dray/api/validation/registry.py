@@ -106,17 +106,17 @@ VALIDATORS: dict[str, Validators] = {
     "Deployment.apps": Validators(
         workloads.validate_deployment,
         workloads.validate_deployment_update,
-        workloads.validate_replica_counts,
+        workloads.validate_deployment_status,
     ),
     "ReplicaSet.apps": Validators(
         workloads.validate_replica_set,
         workloads.validate_replica_set_update,
-        workloads.validate_replica_counts,
+        workloads.validate_replica_set_status,
     ),
     "DaemonSet.apps": Validators(
         workloads.validate_daemon_set,
         workloads.validate_daemon_set_update,
-        workloads.validate_replica_counts,
+        workloads.validate_daemon_set_status,
     ),
     "Job.batch": Validators(workloads.validate_job, workloads.validate_job_update),
     "PodDisruptionBudget.policy": Validators(

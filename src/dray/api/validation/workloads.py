@@ -145,23 +145,40 @@ def _validate_lasting_template(spec: Json, owner: str) -> list[FieldError]:
     return errors
 
 
-def validate_replica_counts(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
-    """Check the counters in the status of a Deployment, ReplicaSet or DaemonSet."""
+def validate_deployment_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+    """Check the counters in the status of a Deployment."""
+    return _validate_counters(new, old, parts=("updatedReplicas", "readyReplicas", "availableReplicas"))
+
+
+def validate_replica_set_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+    """Check the counters in the status of a ReplicaSet."""
+    return _validate_counters(new, old, parts=("fullyLabeledReplicas", "readyReplicas", "availableReplicas"))
+
+
+def validate_daemon_set_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+    """Check the counters in the status of a DaemonSet."""
+    return _validate_counters(new, old, parts=())
+
+
+def _validate_counters(new: Json, old: Json, *, parts: tuple[str, ...]) -> list[FieldError]:
+    """Check that no counter is negative, and that none of the parts exceeds `replicas`."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     status, old_status = new.get("status") or {}, old.get("status") or {}
     counters = [
         name for name, value in status.items() if isinstance(value, int) and not isinstance(value, bool)
     ]
     errors += _not_negative(status, tuple(counters), _STATUS)
-    replicas = status.get("replicas") or 0
-    for field in ("fullyLabeledReplicas", "updatedReplicas", "readyReplicas", "availableReplicas"):
-        if "replicas" in status and (status.get(field) or 0) > replicas:
+    count = {
+        field: status.get(field) or 0 for field in ("replicas", "readyReplicas", "availableReplicas", *parts)
+    }
+    for field in parts:
+        if count[field] > count["replicas"]:
             errors.append(
-                invalid(_STATUS.child(field), status[field], "cannot be greater than status.replicas")
+                invalid(_STATUS.child(field), count[field], "cannot be greater than status.replicas")
             )
-    if (status.get("availableReplicas") or 0) > (status.get("readyReplicas") or 0):
+    if parts and count["availableReplicas"] > count["readyReplicas"]:
         here = _STATUS.child("availableReplicas")
-        errors.append(invalid(here, status["availableReplicas"], "cannot be greater than readyReplicas"))
+        errors.append(invalid(here, count["availableReplicas"], "cannot be greater than readyReplicas"))
     if (status.get("collisionCount") or 0) < (old_status.get("collisionCount") or 0):
         here = _STATUS.child("collisionCount")
         errors.append(invalid(here, status.get("collisionCount") or 0, "cannot be decremented"))
