@@ -247,11 +247,17 @@ class Kit:
                 await asyncio.sleep(0.1)
 
     async def refuses_a_replaced_claim(self) -> None:
-        """A claim of the same name with another UID is an error, and only of that claim."""
+        """A claim of the same name with another UID is refused; an answer per claim spares the others.
+
+        Kubernetes' own helper library fails the whole call instead, so that is accepted too.
+        """
         assert self.claim is not None
         for service in self._services():
             wrong = "00000000-0000-4000-8000-000000000000"
-            answer = await self._call(service, "NodePrepareResources", [wrong, self.claim.metadata.uid])
+            try:
+                answer = await self._call(service, "NodePrepareResources", [wrong, self.claim.metadata.uid])
+            except grpc.RpcError:
+                continue
             missing = {wrong, self.claim.metadata.uid} - set(answer.claims)
             if missing:
                 raise Failed(f"{service}: the answer leaves out claims {sorted(missing)}")
@@ -458,7 +464,7 @@ _CHECKS: list[tuple[str, Callable[[Kit], Awaitable[None]]]] = [
     ("writes resolvable CDI specs", Kit.writes_resolvable_cdi_specs),
     ("prepares again with the same answer", Kit.prepares_again_with_the_same_answer),
     ("survives kill -9 between two prepares", Kit.survives_kill_9),
-    ("refuses a replaced claim, and only that", Kit.refuses_a_replaced_claim),
+    ("refuses a replaced claim", Kit.refuses_a_replaced_claim),
     ("reports health", Kit.reports_health),
     ("unprepares and leaves nothing", Kit.unprepares_and_leaves_nothing),
     ("unprepares again, also without the claim", Kit.unprepares_again_and_without_the_claim),
