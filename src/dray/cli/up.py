@@ -1,0 +1,153 @@
+"""`dray up`: the whole system on this machine; Ctrl-C stops it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from dray.cli.output import CommandError, fail, say
+from dray.cli.whatif import parse_nodes
+
+DEFAULT_DATA = Path("~/.local/share/dray").expanduser()
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "--sim",
+        action="append",
+        default=[],
+        metavar="PROFILE[:COUNT]",
+        help="simulated nodes, for example dgx-h100:2",
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="keep state here (default: temporary, gone at the end)"
+    )
+    parser.add_argument(
+        "--secure-port", type=int, default=6443, metavar="N", help="port of the API (0: any free one)"
+    )
+    parser.add_argument(
+        "--runtime", default="process", choices=("process", "runc", "none"),
+        help="how containers run: process (no isolation), runc (root), none (states only)",
+    )  # fmt: skip
+    parser.add_argument("--no-host", action="store_true", help="this machine itself is no node")
+    parser.add_argument(
+        "--host-name", default=socket.gethostname().lower(), help="name of this machine's node"
+    )
+    parser.add_argument("--policy", default="", help="device policy of the scheduler: pack, spread, frag")
+    parser.add_argument("--feature-gates", default="", metavar="NAME=true,…", help="as with kube-apiserver")
+    parser.add_argument("-v", "--verbose", action="store_true")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start, say what to type next, wait for Ctrl-C, stop."""
+    logging.basicConfig(
+        level=logging.INFO if args.verbose else logging.WARNING, format="%(levelname)s %(message)s"
+    )
+    try:
+        return asyncio.run(_up(args))
+    except CommandError as error:
+        return fail("up", error)
+
+
+async def _up(args: argparse.Namespace) -> int:
+    from dray.sim.system import Plan, System, SystemFailure, is_alive, read_state
+
+    simulated = parse_nodes(args.sim)
+    temporary = args.data is None
+    data = Path(tempfile.mkdtemp(prefix="dray-")) if temporary else args.data.expanduser().absolute()
+    running = read_state(data)
+    if running is not None and is_alive(running.get("pid")):
+        raise CommandError(
+            f"a system already runs in {data} (process {running['pid']})", "`dray down` stops it"
+        )
+    plan = Plan(
+        data,
+        port=args.secure_port,
+        simulated=simulated,
+        host=None if args.no_host else args.host_name,
+        runtime=args.runtime,
+        policy=args.policy,
+        feature_gates=args.feature_gates,
+    )
+    system = System(plan)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    began = time.monotonic()
+    try:
+        starting = asyncio.create_task(system.start())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            _remember(data)
+            _greet(plan, time.monotonic() - began)
+            await stop.wait()
+        else:
+            starting.cancel()
+        return 0
+    except SystemFailure as error:
+        raise CommandError(str(error), f"logs are in {data / 'logs'}", code=1) from error
+    finally:
+        if sys.stderr.isatty():
+            say("")
+        say("stopping ...")
+        await system.stop()
+        _forget(data)
+        if temporary and not os.environ.get("DRAY_KEEP"):
+            shutil.rmtree(data, ignore_errors=True)
+        say("stopped")
+
+
+def _greet(plan: object, seconds: float) -> None:
+    from dray.sim.system import Plan
+
+    assert isinstance(plan, Plan)
+    nodes = [f"{count} x {profile.name}" for profile, count in plan.simulated] + (
+        [plan.host] if plan.host else []
+    )
+    print(f"dray is up after {seconds:.1f} s: {', '.join(nodes) or 'no nodes'}")
+    print()
+    print(f"  export KUBECONFIG={plan.kubeconfig}")
+    print("  kubectl get nodes,resourceslices")
+    print("  dray get devices        # who holds what")
+    print("  dray run --device CLASS -- CMD    # a pod with a device, in one line")
+    print()
+    print("Ctrl-C stops everything.", flush=True)
+
+
+def marker() -> Path:
+    """Return the file that remembers where the latest system runs."""
+    return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"dray-{os.getuid()}.current"
+
+
+def _remember(data: Path) -> None:
+    with contextlib.suppress(OSError):
+        marker().write_text(str(data))
+
+
+def _forget(data: Path) -> None:
+    with contextlib.suppress(OSError):
+        if marker().read_text() == str(data):
+            marker().unlink()
+
+
+def current_data(given: Path | None) -> Path:
+    """Return the folder of the system that is meant: the given one, else the latest started."""
+    if given is not None:
+        return given.expanduser().absolute()
+    try:
+        return Path(marker().read_text())
+    except OSError:
+        return DEFAULT_DATA

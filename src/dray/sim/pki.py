@@ -1,0 +1,28 @@
+"""Credentials for the nodes and drivers of a system whose CA lies in its data folder."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from dray.server.node_authz import NODE_USER_PREFIX, NODES_GROUP
+from dray.server.pki import existing_ca, kubeconfig, sign_client, write_private
+
+
+def _write(data: Path, user: str, groups: list[str], path: Path) -> None:
+    ca = existing_ca(data / "pki")
+    url = yaml.safe_load((data / "admin.kubeconfig").read_text())["clusters"][0]["cluster"]["server"]
+    text = kubeconfig(url, ca.certificate_pem, user, sign_client(ca, user, groups, datetime.now(UTC)))
+    write_private(path, text.encode())
+
+
+def write_node_kubeconfig(data: Path, node: str, path: Path) -> None:
+    """Write the credentials of a node."""
+    _write(data, NODE_USER_PREFIX + node, [NODES_GROUP], path)
+
+
+def write_driver_kubeconfig(data: Path, driver: str, path: Path) -> None:
+    """Write the credentials of a driver."""
+    _write(data, f"dray:driver:{driver}", ["dray:drivers"], path)

@@ -1,0 +1,364 @@
+"""A whole DRA system on one machine: processes started in order, watched, restarted, stopped.
+
+    server ──ready──► scheduler, controllers, nodes (agents and drivers)
+
+Each part is a process of its own, started with the same commands that an operator
+would type, so that a crash of one is a crash of one: it is restarted with backoff
+while the others go on. What is running is written to `<data>/system.json`, by which
+`dray status` and `dray down` find it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dray.client import AlreadyExists, Client
+from dray.client.resources import DEVICE_CLASSES, Resource
+from dray.drivers.hardware import Profile, device_classes
+from dray.drivers.shipped import SHIPPED
+
+log = logging.getLogger("dray.sim")
+
+STATE_FILE = "system.json"
+READY_SECONDS = 30.0
+STOP_SECONDS = 10.0
+LONGEST_PAUSE = 30.0
+DRIVER_NAMES = {
+    "nvidia": "gpu.nvidia.com",
+    "tpu": "tpu.google.com",
+    "network": "dra.net",
+    "fpga": "fpga.dray.dev",
+    "cpu": "dra.cpu",
+}
+
+CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
+CLUSTER_ROLE_BINDINGS = Resource(
+    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
+)
+
+
+class SystemFailure(Exception):
+    """A part that does not come up; the message names its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to start."""
+
+    data: Path
+    port: int = 6443
+    simulated: Sequence[tuple[Profile, int]] = ()
+    host: str | None = None  # name of this machine's node; None: this machine is no node
+    runtime: str = "process"
+    policy: str = ""
+    feature_gates: str = ""
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Return the administrator's kubeconfig."""
+        return self.data / "admin.kubeconfig"
+
+    @property
+    def drivers(self) -> list[str]:
+        """Return the names of the drivers that will run."""
+        names = {pool.driver for profile, _ in self.simulated for pool in profile.pools("x")}
+        if self.host is not None:
+            names |= set(DRIVER_NAMES.values())
+        return sorted(names)
+
+
+@dataclass(slots=True)
+class Part:
+    """One process of the system."""
+
+    name: str
+    command: list[str]
+    log_path: Path
+    ready_word: str  # the line on stdout that says it is up
+    process: asyncio.subprocess.Process | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    restarts: int = 0
+
+
+class System:
+    """Starts, watches and stops the parts."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.parts: list[Part] = []
+        self._watchers: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    # --- starting -----------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start everything; returns when all parts said that they are ready."""
+        plan = self.plan
+        plan.data.mkdir(parents=True, exist_ok=True)
+        (plan.data / "logs").mkdir(exist_ok=True)
+        command = [
+            "server",
+            "--data",
+            str(plan.data),
+            "--secure-port",
+            str(plan.port),
+            "--kubeconfig",
+            str(plan.kubeconfig),
+        ]
+        if plan.feature_gates:
+            command += ["--feature-gates", plan.feature_gates]
+        server = self._part("server", command, "ready")
+        await self._launch(server)
+        await self._wait_ready(server)
+        await self._prepare_access()
+        gates = ["--feature-gates", plan.feature_gates] if plan.feature_gates else []
+        policy = ["--policy", plan.policy] if plan.policy else []
+        scheduler = [
+            "scheduler",
+            "--kubeconfig",
+            str(plan.data / "scheduler.kubeconfig"),
+            "--name",
+            "default-scheduler",
+        ]
+        parts = [
+            self._part("scheduler", [*scheduler, *gates, *policy], "ready"),
+            self._part(
+                "controllers",
+                ["controllers", "--kubeconfig", str(plan.data / "controllers.kubeconfig")],
+                "running",
+            ),
+        ]
+        if plan.simulated or plan.host:
+            parts.append(self._part("nodes", self._nodes_command(), "ready"))
+        await asyncio.gather(*(self._launch(part) for part in parts))
+        await asyncio.gather(*(self._wait_ready(part) for part in parts))
+        self._write_state()
+
+    def _nodes_command(self) -> list[str]:
+        plan = self.plan
+        command = [
+            "nodes",
+            "--root",
+            str(plan.data / "nodes"),
+            "--credentials",
+            str(plan.data / "credentials"),
+        ]
+        command += ["--client-ca", str(plan.data / "pki/ca.crt"), "--runtime", plan.runtime]
+        for profile, count in plan.simulated:
+            command += ["--sim", f"{profile.name}:{count}"]
+        if plan.host:
+            command += ["--host", "--host-name", plan.host]
+        return command
+
+    def _part(self, name: str, arguments: list[str], ready_word: str) -> Part:
+        command = [sys.executable, "-m", "dray", *arguments]
+        part = Part(name, command, self.plan.data / "logs" / f"{name}.log", ready_word)
+        self.parts.append(part)
+        return part
+
+    async def _launch(self, part: Part) -> None:
+        part.ready.clear()
+        with part.log_path.open("ab") as log_file:
+            part.process = await asyncio.create_subprocess_exec(
+                *part.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log_file,
+                start_new_session=True,  # Ctrl-C reaches us first; we stop the parts in order
+            )
+        self._watchers.append(asyncio.create_task(self._watch(part)))
+
+    async def _watch(self, part: Part) -> None:
+        """Follow a part's output; restart it when it ends by itself."""
+        process = part.process
+        assert process is not None
+        assert process.stdout is not None
+        started = time.monotonic()
+        with part.log_path.open("ab") as log_file:
+            async for line in process.stdout:
+                log_file.write(line)
+                log_file.flush()
+                if part.ready_word in line.decode("utf-8", "replace"):
+                    part.ready.set()
+        code = await process.wait()
+        if self._stopping or not part.ready.is_set():
+            return
+        pause = min(LONGEST_PAUSE, 0.2 * 2.0**part.restarts)
+        part.restarts = 0 if time.monotonic() - started > 60 else part.restarts + 1
+        log.warning(
+            "%s ended with %s; starting it again in %.1f s (log: %s)", part.name, code, pause, part.log_path
+        )
+        await asyncio.sleep(pause)
+        if not self._stopping:
+            await self._launch(part)
+            self._write_state()
+
+    async def _wait_ready(self, part: Part) -> None:
+        assert part.process is not None
+        ended = asyncio.create_task(part.process.wait())
+        ready = asyncio.create_task(part.ready.wait())
+        try:
+            done, _ = await asyncio.wait(
+                {ended, ready}, timeout=READY_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            ready.cancel()
+        if ended in done and ready not in done:
+            raise SystemFailure(f"{part.name} did not start: {last_words(part.log_path)}")
+        if not done:
+            raise SystemFailure(
+                f"{part.name} is not ready after {READY_SECONDS:.0f} s; its log: {part.log_path}"
+            )
+        ended.cancel()
+
+    # --- access for nodes and drivers --------------------------------------------------
+
+    async def _prepare_access(self) -> None:
+        """Make credentials for every node and driver, the drivers' roles, and the device classes."""
+        from dray.sim.nodes import planned_nodes
+        from dray.sim.pki import write_driver_kubeconfig, write_node_kubeconfig
+
+        plan = self.plan
+        folder = plan.data / "credentials"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for node in planned_nodes(plan.simulated, plan.host, plan.runtime, plan.runtime):
+            write_node_kubeconfig(plan.data, node.name, folder / f"node-{node.name}.kubeconfig")
+        for driver in plan.drivers:
+            write_driver_kubeconfig(plan.data, driver, folder / f"driver-{driver}.kubeconfig")
+        async with Client.connect(plan.kubeconfig) as client:
+            await asyncio.gather(*(self._grant(client, driver) for driver in plan.drivers))
+            for device_class in device_classes(frozenset(plan.drivers)):
+                body = {
+                    "apiVersion": device_class.api_version,
+                    "kind": device_class.kind,
+                    **msgspec.to_builtins(device_class),
+                }
+                with contextlib.suppress(AlreadyExists):
+                    await client.create(DEVICE_CLASSES, body)
+
+    @staticmethod
+    async def _grant(client: Client, driver: str) -> None:
+        """Let a driver publish slices and report on its own devices."""
+        name = f"dray:driver:{driver}"
+        rules: list[dict[str, Any]] = [
+            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"],
+             "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"]},
+            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
+            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/status"], "verbs": ["update", "patch"]},
+            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims/driver"], "resourceNames": [driver],
+             "verbs": ["arbitrary-node:update", "arbitrary-node:patch"]},
+            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
+        ]  # fmt: skip
+        role = {
+            "apiVersion": CLUSTER_ROLES.api_version,
+            "kind": "ClusterRole",
+            "metadata": {"name": name},
+            "rules": rules,
+        }
+        binding = {
+            "apiVersion": CLUSTER_ROLES.api_version,
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": CLUSTER_ROLES.group, "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": CLUSTER_ROLES.group, "kind": "User", "name": name}],
+        }
+        with contextlib.suppress(AlreadyExists):
+            await client.create(CLUSTER_ROLES, role)
+        with contextlib.suppress(AlreadyExists):
+            await client.create(CLUSTER_ROLE_BINDINGS, binding)
+
+    # --- stopping ------------------------------------------------------------------------
+
+    async def wait(self) -> None:
+        """Wait until somebody stops us."""
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        """Stop the parts, nodes first and the server last."""
+        self._stopping = True
+        for part in reversed(self.parts):
+            process = part.process
+            if process is None or process.returncode is not None:
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), STOP_SECONDS)
+            except TimeoutError:
+                log.warning("%s does not stop; killing it", part.name)
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        for watcher in self._watchers:
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+        (self.plan.data / STATE_FILE).unlink(missing_ok=True)
+
+    def _write_state(self) -> None:
+        state = {
+            "pid": os.getpid(),
+            "data": str(self.plan.data),
+            "kubeconfig": str(self.plan.kubeconfig),
+            "parts": {
+                part.name: {"pid": part.process.pid if part.process else None, "log": str(part.log_path)}
+                for part in self.parts
+            },
+        }
+        temporary = self.plan.data / f"{STATE_FILE}.new"
+        temporary.write_text(json.dumps(state, indent=1))
+        temporary.replace(self.plan.data / STATE_FILE)
+
+
+def last_words(path: Path) -> str:
+    """Return the last line of a log."""
+    try:
+        lines = path.read_text("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return f"no log at {path}"
+    return lines[-1] if lines else f"its log {path} is empty"
+
+
+def read_state(data: Path) -> dict[str, Any] | None:
+    """Return the state file of a running system, or None."""
+    try:
+        state: dict[str, Any] = json.loads((data / STATE_FILE).read_text())
+    except (OSError, json.JSONDecodeError):
+        return None
+    return state
+
+
+def is_alive(pid: int | None) -> bool:
+    """Say whether a process exists."""
+    if not pid:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def ask_to_stop(state: dict[str, Any]) -> bool:
+    """Ask a running system to stop; False when it is not running."""
+    if not is_alive(state.get("pid")):
+        return False
+    os.kill(int(state["pid"]), signal.SIGTERM)
+    return True
+
+
+assert set(DRIVER_NAMES) == set(SHIPPED), "every shipped driver has its API name"
