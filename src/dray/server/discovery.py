@@ -22,7 +22,6 @@ from hashlib import sha256, sha512
 from typing import Any
 
 import msgspec
-import yaml
 
 from dray.api.kinds import GROUP_VERSIONS, KINDS, Kind, Subresource
 from dray.server.errors import ApiError, not_acceptable
@@ -274,6 +273,8 @@ def _refused_type() -> ApiError:
 
 def _encoded(document: Document, media_type: str) -> Response:
     if media_type == YAML_TYPE:
+        import yaml  # costs start-up time, and hardly anybody asks for it
+
         return Response(200, yaml.safe_dump(document, sort_keys=False).encode(), [], YAML_TYPE)
     body = _encode(document)
     if media_type != AGGREGATED_TYPE:

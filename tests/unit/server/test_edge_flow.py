@@ -1,12 +1,13 @@
 """Limits, timeouts and metrics around the answering of requests."""
 
 import asyncio
+import re
 
 import pytest
 
 from dray.server.errors import ApiError, bad_request
 from dray.server.flow import Flow, Limits, describe
-from dray.server.metrics import Metrics
+from dray.server.metrics import Metrics, RequestLabels
 from dray.server.requests import Request, Response
 
 PODS = Request("GET", "/api/v1/namespaces/default/pods")
@@ -50,7 +51,7 @@ async def test_requests_beyond_the_limit_get_429_and_may_come_back():
     slow.go.set()
     await first
     assert (await made.run(PODS, False, ok)).status == 200
-    assert 'apiserver_dropped_requests_total{request_kind="readOnly"} 1.0' in scraped(made)
+    assert 'apiserver_dropped_requests_total{request_kind="readOnly"} 1' in scraped(made)
 
 
 async def test_failed_requests_free_their_place():
@@ -83,7 +84,7 @@ async def test_open_watches_are_limited_until_they_end():
     with pytest.raises(ApiError, match="too many open watches"):
         await made.run(WATCH, False, watch)
     assert (
-        'apiserver_longrunning_requests{group="",resource="pods",scope="cluster",subresource="",verb="WATCH",version="v1"} 1.0'
+        'apiserver_longrunning_requests{verb="WATCH",group="",version="v1",resource="pods",subresource="",scope="cluster"} 1'
         in scraped(made)
     )
     assert [part async for part in response.body] == [b"one", b"two"]
@@ -119,8 +120,28 @@ async def test_the_usual_metric_families_are_there():
         "process_start_time_seconds",
     ):
         assert f"\n{name}" in text
-    assert 'apiserver_request_total{code="200",group="",resource="pods",scope="namespace"' in text
+    place = 'group="",version="v1",resource="pods",subresource="",scope="namespace"'
+    assert f'apiserver_request_total{{verb="LIST",{place},code="200"}} 1' in text
+    assert f'apiserver_request_duration_seconds_bucket{{verb="LIST",{place},le="+Inf"}} 1' in text
+    assert f'apiserver_request_duration_seconds_count{{verb="LIST",{place}}} 1' in text
     assert made.metrics.respond(PODS) is None
+
+
+def test_durations_fall_into_their_buckets():
+    made = Metrics()
+    labels = RequestLabels("GET")
+    for seconds in (0.001, 0.002, 100.0):
+        made.started(labels, "readOnly", False)
+        made.ended(labels, "readOnly", False, 200, seconds)
+    text = made.respond(Request("GET", "/metrics")).body.decode()
+    found = dict(re.findall(r'le="([^"]+)"} (\d+)', text))
+    assert (found["0.001"], found["0.005"], found["60"], found["+Inf"]) == ("1", "2", "2", "3")
+
+
+def test_label_values_are_escaped():
+    made = Metrics()
+    made.add_gauge("x", "X.", lambda: [({"name": 'a"b\\c\nd'}, 1)])
+    assert r'x{name="a\"b\\c\nd"} 1' in made.respond(Request("GET", "/metrics")).body.decode()
 
 
 def test_gauges_are_asked_when_scraped():
@@ -129,7 +150,6 @@ def test_gauges_are_asked_when_scraped():
     made.add_gauge(
         "apiserver_storage_objects",
         "Stored objects.",
-        ("resource",),
         lambda: [({"resource": name}, count) for name, count in counts.items()],
     )
     counts["nodes"] = 2.0
