@@ -3,7 +3,7 @@
 from dray.cel.device import DeviceInput
 from dray.cel.errors import CelError, CompileError, CostLimitError, EvaluationError, Issue
 from dray.cel.explain import FalseTerm, explain_false, key_hint
-from dray.cel.program import Program, Verdict, check_expression, compile_derived, compile_selector
+from dray.cel.program import Outcome, Program, Verdict, check_expression, compile_derived, compile_selector
 from dray.cel.reads import ReadSet
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "EvaluationError",
     "FalseTerm",
     "Issue",
+    "Outcome",
     "Program",
     "ReadSet",
     "Verdict",

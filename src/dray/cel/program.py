@@ -27,16 +27,28 @@ from dray.cel.validators import validate
 from dray.cel.values import Uint, go_native_name, type_name
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All there is to know about one evaluation."""
+
+    value: object
+    cost: int | None  # None: it did not even start
+    error: str
+
+
 class Program:
     """A compiled expression. Immutable after compilation; may be shared between threads."""
 
-    __slots__ = ("_fast", "_steps", "expression", "max_cost", "output_type", "reads", "tree")
+    __slots__ = ("_fast", "_steps", "expression", "is_derived", "max_cost", "output_type", "reads", "tree")
 
-    def __init__(self, expression: str, tree: Node, steps: Step, cost: int) -> None:
+    def __init__(
+        self, expression: str, tree: Node, steps: Step, cost: int, *, is_derived: bool = False
+    ) -> None:
         self.expression = expression
         self.tree = tree
         self.output_type: CelType = tree.type
         self.max_cost = cost
+        self.is_derived = is_derived
         self.reads: ReadSet = reads_of(tree)
         self._steps = steps
         # Within the limit by estimate means: no need to count.
@@ -74,6 +86,19 @@ class Program:
         if isinstance(value, Failure):
             raise EvaluationError(value.message)
         return value
+
+    def outcome(self, device: DeviceInput) -> Outcome:
+        """Evaluate as a selector (or a derived attribute), with the cost even of a failure."""
+        if device.poison:
+            return Outcome(None, None, device.poison)
+        meter = Meter()
+        try:
+            value = self.run(device, meter)
+        except EvaluationError as error:
+            return Outcome(None, meter.cost, str(error))
+        if not self.is_derived and not isinstance(value, bool):
+            return Outcome(None, meter.cost, str(not_a_bool(value)))
+        return Outcome(value, meter.cost, "")
 
     def evaluate_derived(self, device: DeviceInput) -> DeviceAttribute:
         """Return the value of a derived attribute; raise EvaluationError."""
@@ -174,7 +199,7 @@ def _compile(expression: str, gates: Features, stored: bool, derived: bool) -> P
     if complaints:
         raise complaints.error()
     _check_output(tree.type, environment, derived=derived)
-    return Program(expression, tree, plan(tree), max_cost(tree, environment.shape))
+    return Program(expression, tree, plan(tree), max_cost(tree, environment.shape), is_derived=derived)
 
 
 _DERIVED = frozenset({kinds.BOOL, kinds.INT, kinds.STRING, kinds.ANY, kinds.DYN, kinds.SEMVER})
