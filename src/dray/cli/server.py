@@ -16,6 +16,14 @@ import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ssl
+
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+    from dray.server.assembly import Settings
 
 DEFAULT_DATA = Path("~/.local/share/dray").expanduser()
 DEFAULT_PORT = 6443
@@ -155,7 +163,7 @@ class FlagError(ValueError):
 async def _serve(args: argparse.Namespace) -> int:
     from dray.server.assembly import Cluster
     from dray.server.front import Front
-    from dray.server.pki import prepare, server_tls
+    from dray.server.pki import node_client_tls, prepare, server_tls
     from dray.server.store import MemoryStore, SqliteStore
 
     stop = asyncio.Event()
@@ -176,7 +184,8 @@ async def _serve(args: argparse.Namespace) -> int:
         tls = server_tls(
             certificate, key, [pki.ca_file, *([args.client_ca_file] if args.client_ca_file else [])]
         )
-        cluster = Cluster(store, _settings(args, pki.token_key))
+        node_client = node_client_tls(directory / "pki", pki.ca, datetime.now(UTC))
+        cluster = Cluster(store, _settings(args, pki.token_key, node_client))
         await cluster.start()
         front = Front(cluster.server, args.bind_address, args.secure_port, tls)
         await front.start()
@@ -189,7 +198,9 @@ async def _serve(args: argparse.Namespace) -> int:
     return 0
 
 
-def _settings(args: argparse.Namespace, token_key: object) -> object:
+def _settings(
+    args: argparse.Namespace, token_key: EllipticCurvePrivateKey, node_client: ssl.SSLContext
+) -> Settings:
     from dray.api.features import KNOWN_GATES, Features
     from dray.server.assembly import Settings
     from dray.server.authn import parse_token_file
@@ -225,7 +236,8 @@ def _settings(args: argparse.Namespace, token_key: object) -> object:
         anonymous=args.anonymous_auth == "true",
         allow_everything="AlwaysAllow" in modes,
         disabled_admission=disabled,
-        token_key=token_key,  # type: ignore[arg-type]
+        token_key=token_key,
+        node_client=node_client,
     )
 
 

@@ -179,6 +179,21 @@ def server_tls(certificate_file: Path, key_file: Path, client_ca_files: Sequence
     return context
 
 
+def node_client_tls(directory: Path, ca: Pair, now: datetime) -> ssl.SSLContext:
+    """Return the TLS settings with which the server calls node agents.
+
+    Agents verify our certificate; theirs are not verified, which is kube-apiserver's
+    default too: an agent's serving certificate is its own.
+    """
+    certificate_file, key_file = directory / "node-client.crt", directory / "node-client.key"
+    _write_pair(certificate_file, key_file, sign_client(ca, "dray-server", ["system:masters"], now))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.load_cert_chain(certificate_file, key_file)
+    return context
+
+
 def identity_of(der: bytes) -> Identity:
     """Read user and groups from a client certificate that TLS has verified."""
     certificate = x509.load_der_x509_certificate(der)
