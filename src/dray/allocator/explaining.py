@@ -30,6 +30,7 @@ def explain_node(
 
 def _explain_wish(ledger: Ledger, asked: Asked, view: NodeView, wish: Wish, label: str) -> RequestReasons:
     counts: Counter[tuple[str, str]] = Counter()
+    seen: dict[tuple[str, str], dict[str, None]] = {}  # reason -> values that were found instead
     n_devices = usable = 0
     for pool in view.pools:
         if not pool.is_usable:
@@ -44,9 +45,15 @@ def _explain_wish(ledger: Ledger, asked: Asked, view: NodeView, wish: Wish, labe
             reason = _why_not(ledger, asked.question, view, pool, part, wish, bit)
             if reason is None:
                 usable += 1
-            else:
-                counts[reason] += 1
-    reasons = tuple(Reason(cause, detail, n) for (cause, detail), n in counts.most_common())
+                continue
+            cause, detail, found = reason
+            counts[cause, detail] += 1
+            if found:
+                seen.setdefault((cause, detail), {})[found] = None
+    reasons = tuple(
+        Reason(cause, detail + _some_values(seen.get((cause, detail))), n)
+        for (cause, detail), n in counts.most_common()
+    )
     wanted = 0 if wish.wants_all else wish.count
     return RequestReasons(
         label,
@@ -67,8 +74,36 @@ def _why_not(
     part: PoolPart,
     wish: Wish,
     bit: int,
+) -> tuple[str, str, str] | None:
+    """Return what keeps a device from the wish when the wish stands alone; None when nothing does.
+
+    Cause, detail, and the values a selector read.
+    """
+    found = _obstacle(ledger, question, view, pool, part, wish, bit)
+    if found is None:
+        return None
+    if found == ("selector", ""):
+        failed, values = _failed_selector(wish, pool, bit)
+        return ("selector", failed, values) if failed else ("node", "the device is meant for other nodes", "")
+    return (*found, "")
+
+
+def _some_values(values: dict[str, None] | None) -> str:
+    if not values:
+        return ""
+    listed = list(values)[:3]
+    return f"; found: {' | '.join(listed)}{' | …' if len(values) > 3 else ''}"
+
+
+def _obstacle(
+    ledger: Ledger,
+    question: Question,
+    view: NodeView,
+    pool: PoolView,
+    part: PoolPart,
+    wish: Wish,
+    bit: int,
 ) -> tuple[str, str] | None:
-    """Return what keeps a device from the wish when the wish stands alone; None when nothing does."""
     mask = 1 << bit
     row = part.wishes[wish.number]
     device = pool.devices[bit]
@@ -79,8 +114,7 @@ def _why_not(
     if not row.matched & mask:
         if device.device.binding_conditions and not question.gates.conditions:
             return "conditions", "binding conditions are switched off"
-        failed = _failed_selector(wish, pool, bit)
-        return ("selector", failed) if failed else ("node", "the device is meant for other nodes")
+        return "selector", ""
     if row.unsuitable & mask:
         return "capacity", "its capacities do not suit the request"
     need = row.needs.get(bit)
@@ -113,13 +147,13 @@ def _holders(ledger: Ledger, device: DeviceId) -> str:
     return ", ".join(dict.fromkeys(use.owners())) if use else "nobody"
 
 
-def _failed_selector(wish: Wish, pool: PoolView, bit: int) -> str:
+def _failed_selector(wish: Wish, pool: PoolView, bit: int) -> tuple[str, str]:
     facts = pool.devices[bit]
     for use in wish.selectors:
         if use.selector.verdict(facts, alone=False) is not True:
-            owner = f"class {use.class_name}" if use.class_name else "request"
-            return f"{owner}: {use.selector.false_part(facts)}"
-    return ""
+            text, values = use.selector.false_part(facts)
+            return f"{f'class {use.class_name}' if use.class_name else 'request'}: {text}", values
+    return "", ""
 
 
 def _shortage(pool: PoolView, part: PoolPart, bit: int, *, groups_on: bool) -> tuple[str, str] | None:

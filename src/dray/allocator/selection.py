@@ -84,9 +84,14 @@ class Selector(Expression):
                 self._verdicts[key] = found
         return found
 
-    def false_part(self, facts: DeviceFacts) -> str:
-        """Return the sub-expression that made the verdict false, as far as it can be told."""
-        return self.text
+    def false_part(self, facts: DeviceFacts) -> tuple[str, str]:
+        """Return the sub-expression that made the verdict false, and the values it read."""
+        if self.program is None:
+            return self.text, ""
+        term = cel.explain_false(self.program, device_input(facts))
+        if term is None:
+            return self.text, ""
+        return term.text, ", ".join(f"{name} is {value}" for name, value in term.values.items())
 
     def _evaluate(self, facts: DeviceFacts) -> bool | Exception:
         assert self.program is not None
