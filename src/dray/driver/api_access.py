@@ -7,7 +7,8 @@ call finds out which version there is, and later calls use it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -24,9 +25,13 @@ VERSIONS = ("v1", "v1beta2", "v1beta1")
 class ApiAccess(ClaimSource):
     """Typed access for one driver, on top of a client that may be shared."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._client = client
+        self._clock = now
         self._version: str | None = None
+
+    def _now(self) -> str:
+        return self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
 
     async def node_uid(self, name: str) -> str:
         """Return the UID of a node; raise NotFound while it is not registered."""
@@ -90,7 +95,8 @@ class ApiAccess(ClaimSource):
                 return
             status = claim.setdefault("status", {})
             others = [entry for entry in status.get("devices", ()) if entry["driver"] != driver]
-            wanted = others + [_status_to_wire(device) for device in devices]
+            before = [entry for entry in status.get("devices", ()) if entry["driver"] == driver]
+            wanted = others + [_status_to_wire(device, before, self._now()) for device in devices]
             if status.get("devices") == wanted:
                 return
             status["devices"] = wanted
@@ -126,8 +132,19 @@ class NotFoundVersionError(Exception):
         )
 
 
-def _status_to_wire(device: AllocatedDeviceStatus) -> dict[str, Any]:
+def _status_to_wire(device: AllocatedDeviceStatus, before: list[dict[str, Any]], now: str) -> dict[str, Any]:
+    """Return the entry to write; a condition that the driver gave no time keeps its old one, or gets now."""
     plain: dict[str, Any] = msgspec.to_builtins(device)
+    since = {
+        (entry.get("pool"), entry.get("device"), condition["type"], condition["status"]): condition[
+            "lastTransitionTime"
+        ]
+        for entry in before
+        for condition in entry.get("conditions", ())
+    }
+    for condition in plain.get("conditions", ()):
+        key = (plain.get("pool"), plain.get("device"), condition["type"], condition["status"])
+        condition.setdefault("lastTransitionTime", since.get(key, now))
     return plain
 
 
