@@ -263,29 +263,35 @@ def _ask(
 ) -> Answer:
     started = time.perf_counter()
     answers: list[tuple[str, Plan | Unsatisfied | AllocationError]] = []
-    n_plans = 0
-    for node in nodes:
-        if first is not None and n_plans >= first and policy is None:
-            break
-        found: Plan | Unsatisfied | AllocationError
-        try:
-            found = world.plan(node, claims)
-        except AllocationError as error:
-            found = error
+    try:
+        found = world.plan_nodes(claims, nodes, first=None if policy else first, policy=policy)
+    except AllocationError:
+        # Some node ends the attempt with an error: say on which nodes.
+        for node in nodes:
+            answers.append((node, _ask_node(world, node, claims)))
+            if first is not None and sum(isinstance(a, Plan) for _, a in answers) >= first:
+                break
+    else:
+        answer.steps = found.steps
+        planned: dict[str, Plan | Unsatisfied] = {plan.node: plan for plan in found.plans[:first]}
+        if policy is None:  # in the order asked; a policy puts the best first
+            asked = [node for node in nodes if node in planned or node in found.refusals]
         else:
-            answer.steps += found.steps
-            n_plans += isinstance(found, Plan)
-        answers.append((node, found))
-    if policy is not None:
-        best = world.plan_nodes(claims, [n for n, a in answers if isinstance(a, Plan)], policy=policy)
-        chosen = best.plans if first is None else best.plans[:first]
-        answers = [(p.node, p) for p in chosen] + [(n, a) for n, a in answers if not isinstance(a, Plan)]
-    for _, found in answers:
-        if isinstance(found, Plan):
-            found.allocations  # noqa: B018  # the plan builds them when they are read
+            asked = [*planned, *found.refusals]
+        answers = [(node, planned.get(node) or found.refusals[node]) for node in asked]
+        for plan in planned.values():
+            assert isinstance(plan, Plan)
+            plan.allocations  # noqa: B018  # built when they are read
     answer.ms = (time.perf_counter() - started) * 1000
     answer.nodes = [_node_answer(node, found, with_reasons=with_reasons) for node, found in answers]
     return answer
+
+
+def _ask_node(world: World, node: str, claims: list[ResourceClaim]) -> Plan | Unsatisfied | AllocationError:
+    try:
+        return world.plan(node, claims)
+    except AllocationError as error:
+        return error
 
 
 def _node_answer(node: str, found: Plan | Unsatisfied | AllocationError, *, with_reasons: bool) -> NodeAnswer:
