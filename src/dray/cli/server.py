@@ -204,6 +204,7 @@ def _settings(
     from dray.api.features import KNOWN_GATES, Features
     from dray.server.assembly import Settings
     from dray.server.authn import parse_token_file
+    from dray.server.flow import Limits
 
     features = Features.default()
     for text in args.feature_gates:
@@ -236,6 +237,7 @@ def _settings(
         anonymous=args.anonymous_auth == "true",
         allow_everything="AlwaysAllow" in modes,
         disabled_admission=disabled,
+        limits=Limits(args.max_requests_inflight, args.max_mutating_requests_inflight),
         token_key=token_key,
         node_client=node_client,
     )

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from dray.api.features import Features
 from dray.api.kinds import Kind
 from dray.api.schema import schema_of
-from dray.api.validation import FieldError, ValidationContext
+from dray.api.validation import ValidationContext
 from dray.server import reviews
 from dray.server.admission import AdmissionChain
 from dray.server.applying import Applier, FieldBooks
@@ -28,11 +28,14 @@ from dray.server.bodies import parse_body, read_object
 from dray.server.bootstrap import ensure_bootstrap_objects
 from dray.server.calls import Call, World
 from dray.server.catalogue import Catalogue
+from dray.server.custom import CustomKinds
 from dray.server.deleting import Deleter
 from dray.server.discovery import Discovery
 from dray.server.disruptions import Disruptions
+from dray.server.flow import Flow, Limits
 from dray.server.handlers import Handlers
 from dray.server.health import Health
+from dray.server.metrics import Metrics
 from dray.server.node_agents import NodeAgents
 from dray.server.objects import Objects
 from dray.server.openapi import OpenApi
@@ -73,6 +76,7 @@ class Settings:
     allow_everything: bool = False  # authorization mode AlwaysAllow
     disabled_admission: frozenset[str] = frozenset()
     token_key: ec.EllipticCurvePrivateKey | None = None
+    limits: Limits = field(default_factory=Limits)
     node_client: ssl.SSLContext | None = (
         None  # how to speak to node agents; None: plain HTTPS without a certificate
     )
@@ -89,6 +93,9 @@ class Cluster:
         self.versions = Versions()
         self.objects = Objects(store, self.catalogue.stored, self.versions.stored_schema)
         self._selectors = Selectors(settings.features)
+        self.custom = CustomKinds(self.objects, settings.world, self._serve_custom_kinds)
+        self.versions.custom = self.custom
+        self.discovery = Discovery()
         self.nodes = NodeAgents(self.objects, settings.node_client)
         self._background: list[asyncio.Task[None]] = []
         self.server = self._assemble()
@@ -96,6 +103,7 @@ class Cluster:
     async def start(self) -> None:
         """Create what every cluster has and begin background work."""
         await ensure_bootstrap_objects(self.objects, self.settings.world)
+        self.custom.load()
         self._background.append(asyncio.create_task(keep_history_bounded(self.store)))
 
     async def stop(self) -> None:
@@ -103,6 +111,7 @@ class Cluster:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self.custom.close()
         await self.nodes.close()
         self.store.close()
 
@@ -127,10 +136,14 @@ class Cluster:
             self._context,
             world,
             self.versions.complete,
-            _no_custom_validation,
+            self._prepare_special,
+            self.catalogue.is_custom,
+            self.custom.validate,
         )
         deleter = Deleter(objects, admission, world)
-        handlers = Handlers(objects, self.versions, writer, deleter, Shapes(Tables(world.now)), world)
+        handlers = Handlers(
+            objects, self.versions, writer, deleter, Shapes(Tables(world.now, self.custom.columns)), world
+        )
         patcher = Patcher(handlers, Applier(handlers, owners), self.catalogue.is_custom)
         subresources = Subresources(handlers, patcher, issuer, Disruptions(objects, world), self.nodes.logs)
         verbs: dict[str, Handle] = {
@@ -143,21 +156,34 @@ class Cluster:
             "delete": handlers.delete,
             "deletecollection": handlers.deletecollection,
         }
-        discovery = Discovery()
+        metrics = Metrics()
+        openapi = OpenApi(self.discovery, self.custom.schema)
+        responders = [self._health().respond, self.discovery.respond, openapi.respond, metrics.respond]
         return ApiServer(
             authenticator,
             authorizer,
             self.catalogue,
             verbs,
             subresources.handle,
-            [self._health().respond, discovery.respond, OpenApi(discovery).respond],
+            responders,
+            self.versions.warning,
+            Flow(metrics, settings.limits),
             _reviews(authenticator, authorizer, world, subresources),
         )
+
+    def _serve_custom_kinds(self, kinds: list[Kind]) -> None:
+        self.catalogue.use_custom_kinds(kinds)
+        self.discovery.use_custom_kinds(kinds)
+
+    def _prepare_special(self, kind: Kind, new: Object, old: Object | None) -> None:
+        if kind.kind == "CustomResourceDefinition" and kind.group == "apiextensions.k8s.io":
+            self.custom.prepare_definition(new, old, self.settings.world.timestamp())
 
     def _follow_writes(self, authorizer: Authorizer, admission: AdmissionChain) -> None:
         """Keep the books of authorisation and admission in step with the store."""
 
         def observe(event: Event) -> None:
+            self.custom.observe(event)
             _, group, resource, *_ = event.key.split("/", 3)
             if (group, resource) in _UNOBSERVED:
                 return
@@ -233,7 +259,3 @@ def _reviews(
         (authorization, "SelfSubjectRulesReview"): rules,
         ("", "Binding"): bind,
     }
-
-
-def _no_custom_validation(kind: Kind, new: Object, old: Object | None) -> list[FieldError]:
-    return []

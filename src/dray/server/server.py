@@ -13,18 +13,19 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from dray.api.kinds import Kind
 from dray.server import errors
 from dray.server.authn import Authenticator
-from dray.server.authz import Attributes, Authorizer
+from dray.server.authz import MASTERS_GROUP, Attributes, Authorizer
 from dray.server.calls import Call
 from dray.server.catalogue import Catalogue
+from dray.server.flow import Flow
 from dray.server.requests import Request, Response, text_response
 from dray.server.reviews import impersonated
 from dray.server.routing import ResourcePath, Route, find_route, split_path, verb_of
 from dray.server.selectors import parse_field_selector
 from dray.server.store import StoreUnavailable
 from dray.server.tokens import User
-from dray.server.versions import deprecation
 
 log = logging.getLogger("dray.server")
 
@@ -44,6 +45,8 @@ class ApiServer:
     verbs: dict[str, Handle]  # verb -> handler of whole objects
     subresource: Handle
     responders: Sequence[Responder]  # paths that are not resources: health, discovery, OpenAPI, metrics
+    deprecation: Callable[[Kind, str], str]
+    flow: Flow
     reviews: dict[tuple[str, str], Handle] = field(default_factory=dict)  # (group, kind) -> handler
 
     async def handle(self, request: Request) -> Response:
@@ -61,6 +64,10 @@ class ApiServer:
 
     async def _answer(self, request: Request) -> Response:
         user = self.authenticator.authenticate(request)
+        exempt = MASTERS_GROUP in user.groups
+        return await self.flow.run(request, exempt, lambda: self._answer_user(request, user))
+
+    async def _answer_user(self, request: Request, user: User) -> Response:
         user = impersonated(request, user, self.authorizer)
         path = split_path(request.path)
         if path is None or not path.resource:
@@ -71,7 +78,7 @@ class ApiServer:
         if route is None:
             return text_response(404, "404 page not found\n")
         call = Call(request, route, user)
-        warning = deprecation(route.kind, route.version)
+        warning = self.deprecation(route.kind, route.version)
         if warning:
             call.warn(warning)
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import cache
+from typing import Any, Protocol
 
 from dray.api.codec import compact_raw
 from dray.api.conversion import convert, convert_event
@@ -56,8 +57,26 @@ def deprecation(kind: Kind, version: str) -> str:
     return f"{kind.api_version(version)} {kind.kind} is deprecated in {since}+, unavailable in {gone}+"
 
 
+class CustomSchemas(Protocol):
+    """What is known about custom kinds."""
+
+    def read(self, call: Call, body: Any, validation: str) -> Object:
+        """Return a body with known members only and defaults filled in."""
+
+    def apply_type(self, kind: Kind, version: str) -> Type | None:
+        """Return the type that apply merges by; None for built-in kinds."""
+
+    def selectable_fields(self, kind: Kind) -> frozenset[str]:
+        """Return the fields that selectors may use beside name and namespace."""
+
+    def deprecation(self, kind: Kind, version: str) -> str:
+        """Return the warning that using a version deserves, or ""."""
+
+
 class Versions:
     """Converts between the storage version and the version of a request."""
+
+    custom: CustomSchemas  # set once, by whoever assembles the server
 
     def schema(self, kind: Kind, version: str) -> Type | None:
         """Return the schema of a kind in a version; None for custom kinds."""
@@ -78,12 +97,14 @@ class Versions:
             return convert_event(shown, kind.group)
         if version == kind.storage_version:
             return shown
+        if self.schema(kind, version) is None:
+            return {**shown, "apiVersion": kind.api_version(version)}
         return convert(kind.group, kind.kind, shown, kind.storage_version, version)
 
     def incoming(self, kind: Kind, obj: Object, version: str, now: datetime) -> Object:
         """Return a client's object (which it may change) as it is stored."""
         if self.schema(kind, version) is None:
-            return obj
+            return {**obj, "apiVersion": kind.api_version(kind.storage_version)}
         apply_defaults(kind.group, version, kind.kind, obj, now)
         if kind.kind == "Secret" and not kind.group:
             with_encoded_strings(obj)
@@ -104,13 +125,13 @@ class Versions:
             if field.always and field.name not in obj:
                 obj[field.name] = None if field.pointer else zero_of(field.type)
 
-    def read_custom(self, call: Call, body: object, validation: str) -> Object:
+    def read_custom(self, call: Call, body: Any, validation: str) -> Object:
         """Return the body of a custom kind, pruned as its definition says."""
-        raise NotImplementedError(call.route.kind.kind)
+        return self.custom.read(call, body, validation)
 
     def apply_schema(self, kind: Kind, version: str) -> Type | None:
         """Return the schema that apply merges by; None takes values by their form."""
-        return self.schema(kind, version)
+        return self.schema(kind, version) or self.custom.apply_type(kind, version)
 
     def blank(self, kind: Kind, version: str) -> Object:
         """Return what an object of a version shows when nothing is set."""
@@ -127,7 +148,11 @@ class Versions:
 
     def extra_fields(self, kind: Kind) -> frozenset[str]:
         """Return the selectable fields that a custom kind declares."""
-        return frozenset()
+        return self.custom.selectable_fields(kind)
+
+    def warning(self, kind: Kind, version: str) -> str:
+        """Return the warning that using a version deserves, or ""."""
+        return deprecation(kind, version) or self.custom.deprecation(kind, version)
 
     def empty(self, kind: Kind, version: str, revision: int) -> Object:
         """Return an object that says nothing but its kind and a resourceVersion."""

@@ -96,6 +96,8 @@ class Writer:
     context: Callable[[Call], ValidationContext]
     world: World
     complete: Callable[[Kind, Object], None]  # puts members that are always written where they are missing
+    prepare_special: Callable[[Kind, Object, Object | None], None]  # what needs to know other objects
+    is_custom: Callable[[Kind], bool]
     validate_custom: Callable[[Kind, Object, Object | None], list[FieldError]]
 
     async def create(self, call: Call, new: Object, *, dry_run: bool) -> Object:
@@ -122,6 +124,7 @@ class Writer:
         self.admission.mutate(call, "CREATE", new, None)
         self._give_identity(call, metadata)
         prepare_create(kind, new, self.world.timestamp())
+        self.prepare_special(kind, new, None)
         self.complete(kind, new)
         self._validate_new(call, new)
         self.admission.validate(call, "CREATE", new, None)
@@ -224,7 +227,8 @@ class Writer:
         text = new["metadata"].get("resourceVersion") or ""
         wanted = parse_version(text, lambda why: errors.plain_failure(500, why)) if text else 0
         if wanted == 0:
-            if not allows_unconditional_update(kind_key(kind.group, kind.kind), call.route.version):
+            key = kind_key(kind.group, kind.kind)
+            if self.is_custom(kind) or not allows_unconditional_update(key, call.route.version):
                 raise errors.invalid(kind.group, kind.plural, call.route.name, [missing_resource_version()])
             new["metadata"]["resourceVersion"] = str(current)
         elif wanted != current:
@@ -244,6 +248,7 @@ class Writer:
             prepare_finalize(new, old)
         else:
             prepare_update(kind, new, old, now)
+            self.prepare_special(kind, new, old)
         self.complete(kind, new)
         metadata.pop("selfLink", None)
         if not metadata.get("uid"):

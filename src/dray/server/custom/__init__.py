@@ -1,0 +1,5 @@
+"""Custom kinds: definitions, their structural schemas, and the objects made by them."""
+
+from dray.server.custom.definitions import CustomKinds
+
+__all__ = ["CustomKinds"]

@@ -1,0 +1,286 @@
+"""Custom resource definitions: from an object in the store to a kind that is served.
+
+The keeper of custom kinds follows every committed write of a definition. A new or
+changed one is served as soon as its write is acknowledged; a deleted one is held by
+a finalizer until all its objects are gone, so that none is left behind unreachable.
+
+A definition's status is decided by this server alone and written together with the
+definition, not by a controller afterwards: names are accepted unless another
+definition has them, and an accepted definition is established.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from dray.api.kinds import ALL_VERBS, STATUS_VERBS, Kind, Subresource, kind_of
+from dray.api.reading import DecodeError, read
+from dray.api.schema import Type, struct_of
+from dray.api.validation.fields import FieldError, invalid_each
+from dray.api.validation.formats import dns_subdomain
+from dray.server import errors
+from dray.server.bodies import check_kind, report_complaints
+from dray.server.calls import Call, World
+from dray.server.custom.structural import Schema, apply_type, prune, with_defaults
+from dray.server.custom.values import validate_value
+from dray.server.discovery import version_priority
+from dray.server.objects import Objects, copy_json, key_of, prefix_of
+from dray.server.reader import Object
+from dray.server.store import Event, StoreError, WriteConflict
+
+GROUP = "apiextensions.k8s.io"
+CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+_SCALE = Subresource("scale", STATUS_VERBS, "Scale", "autoscaling", "v1")
+log = logging.getLogger("dray.server")
+
+
+class CustomKinds:
+    """Keeps the kinds that definitions make."""
+
+    def __init__(self, objects: Objects, world: World, publish: Callable[[list[Kind]], None]) -> None:
+        self._objects = objects
+        self._world = world
+        self._publish = publish
+        self._kinds: dict[str, Kind] = {}  # name of the definition -> kind
+        self._versions: dict[
+            tuple[str, str, str], Object
+        ] = {}  # (group, plural, version) -> its part of the spec
+        self._types: dict[tuple[str, str, str], Type] = {}
+        self._cleaning: set[asyncio.Task[None]] = set()
+        definition = kind_of(GROUP, "CustomResourceDefinition")
+        assert definition is not None
+        self._definition = definition
+        self._prefix = prefix_of(definition)
+
+    # --- following the store ---------------------------------------------------
+
+    def load(self) -> None:
+        """Serve all definitions that are stored, and go on with deletions that a crash interrupted."""
+        for definition in self._objects.list(GROUP, self._definition.plural):
+            self._serve(definition)
+            self._clean_if_deleted(definition)
+        self._publish(list(self._kinds.values()))
+
+    def observe(self, event: Event) -> None:
+        """Follow a committed write."""
+        if not event.key.startswith(self._prefix):
+            return
+        name = event.key.removeprefix(self._prefix)
+        if event.record is None:
+            self._forget(name)
+        else:
+            definition = self._objects.decoded(self._definition, event.record)
+            self._forget(name)
+            self._serve(definition)
+            self._clean_if_deleted(definition)
+        self._publish(list(self._kinds.values()))
+
+    def _forget(self, name: str) -> None:
+        kind = self._kinds.pop(name, None)
+        if kind is not None:
+            for key in [key for key in self._versions if key[:2] == (kind.group, kind.plural)]:
+                del self._versions[key]
+                self._types.pop(key, None)
+
+    def _serve(self, definition: Object) -> None:
+        if not _is_established(definition):
+            return
+        spec, names = definition["spec"], definition["spec"]["names"]
+        served = [version for version in spec["versions"] if version.get("served")]
+        storage = next((version["name"] for version in spec["versions"] if version.get("storage")), "")
+        if not served or not storage:
+            return
+        self._kinds[definition["metadata"]["name"]] = Kind(
+            group=spec["group"],
+            kind=names["kind"],
+            plural=names["plural"],
+            versions=tuple(sorted((version["name"] for version in served), key=version_priority)),
+            storage_version=storage,
+            namespaced=spec["scope"] == "Namespaced",
+            short_names=tuple(names.get("shortNames") or ()),
+            categories=tuple(names.get("categories") or ()),
+            verbs=ALL_VERBS,
+            subresources=_subresources(served),
+            keeps_generation=True,
+        )
+        for version in spec["versions"]:
+            self._versions[spec["group"], names["plural"], version["name"]] = version
+
+    def _clean_if_deleted(self, definition: Object) -> None:
+        metadata = definition["metadata"]
+        if metadata.get("deletionTimestamp") and CLEANUP in (metadata.get("finalizers") or ()):
+            task = asyncio.get_running_loop().create_task(self._clean(metadata["name"]))
+            self._cleaning.add(task)
+            task.add_done_callback(self._cleaning.discard)
+
+    async def _clean(self, name: str) -> None:
+        """Delete all objects of a deleted definition, then let the definition go."""
+        try:
+            kind = self._kinds.get(name)
+            if kind is not None:
+                for record in self._objects.store.list(prefix_of(kind)).records:
+                    await self._objects.store.delete(record.key)
+            key = key_of(self._definition, "", name)
+            while (found := self._objects.store.get(key)) is not None:
+                definition = copy_json(self._objects.decoded(self._definition, found))
+                finalizers = [f for f in definition["metadata"].get("finalizers") or () if f != CLEANUP]
+                try:
+                    if finalizers:
+                        definition["metadata"]["finalizers"] = finalizers
+                        await self._objects.put(self._definition, key, definition, found.revision)
+                    else:
+                        await self._objects.store.delete(key, found.revision)
+                except WriteConflict:
+                    continue
+                return
+        except StoreError as problem:
+            # Closing, or a full disk: the finalizer stays, and the next start goes on.
+            log.warning("objects of the deleted definition %s remain for now: %s", name, problem)
+
+    async def close(self) -> None:
+        """Wait for deletions under way."""
+        await asyncio.gather(*self._cleaning, return_exceptions=True)
+
+    # --- definitions being written -----------------------------------------------
+
+    def prepare_definition(self, new: Object, old: Object | None, now: str) -> None:
+        """Decide the status of a definition, and hold it while it has objects."""
+        spec, metadata = new.get("spec") or {}, new["metadata"]
+        names = {**(spec.get("names") or {})}
+        if old is None:
+            metadata["finalizers"] = [*(metadata.get("finalizers") or ()), CLEANUP]
+        before = (old or {}).get("status") or {}
+        stored = [version.get("name") for version in spec.get("versions") or () if version.get("storage")]
+        rival = self._rival(metadata.get("name") or "", spec.get("group") or "", names)
+        accepted = {
+            "type": "NamesAccepted",
+            "status": "False" if rival else "True",
+            "lastTransitionTime": now,
+            "reason": "ListKindConflict" if rival else "NoConflicts",
+            "message": f'"{names.get("kind")}" is already in use' if rival else "no conflicts found",
+        }
+        established = {
+            "type": "Established",
+            "status": "False" if rival else "True",
+            "lastTransitionTime": now,
+            "reason": "NotAccepted" if rival else "InitialNamesAccepted",
+            "message": "not all names are accepted" if rival else "the initial names have been accepted",
+        }
+        kept = {condition["type"]: condition for condition in before.get("conditions") or ()}
+        conditions = [
+            kept[condition["type"]]
+            if kept.get(condition["type"], {}).get("status") == condition["status"]
+            else condition
+            for condition in (accepted, established)
+        ]
+        new["status"] = {
+            "conditions": conditions,
+            "acceptedNames": names
+            if not rival
+            else before.get("acceptedNames") or {"plural": "", "kind": ""},
+            "storedVersions": list(dict.fromkeys([*(before.get("storedVersions") or ()), *stored])),
+        }
+
+    def _rival(self, own: str, group: str, names: Object) -> bool:
+        words = {names.get("kind"), names.get("listKind"), names.get("plural"), names.get("singular")} - {
+            None,
+            "",
+        }
+        for name, kind in self._kinds.items():
+            if (
+                name != own
+                and kind.group == group
+                and words & {kind.kind, kind.list_kind, kind.plural, kind.singular}
+            ):
+                return True
+        return False
+
+    # --- objects of custom kinds ---------------------------------------------------
+
+    def part(self, kind: Kind, version: str) -> Object | None:
+        """Return what a definition says about one version; None for built-in kinds."""
+        return self._versions.get((kind.group, kind.plural, version))
+
+    def schema(self, kind: Kind, version: str) -> Schema | None:
+        """Return the schema of a custom kind in a version."""
+        part = self.part(kind, version) or {}
+        return (part.get("schema") or {}).get("openAPIV3Schema")
+
+    def columns(self, kind: Kind, version: str) -> list[Object] | None:
+        """Return the columns that tables of a custom kind show; None for built-in kinds."""
+        part = self.part(kind, version)
+        return None if part is None else part.get("additionalPrinterColumns") or []
+
+    def selectable_fields(self, kind: Kind) -> frozenset[str]:
+        """Return the fields that selectors may use beside name and namespace."""
+        part = self.part(kind, kind.storage_version) or {}
+        return frozenset(field["jsonPath"].lstrip(".") for field in part.get("selectableFields") or ())
+
+    def apply_type(self, kind: Kind, version: str) -> Type | None:
+        """Return the type that apply merges by; None for built-in kinds."""
+        if self.part(kind, version) is None:
+            return None
+        key = (kind.group, kind.plural, version)
+        found = self._types.get(key)
+        if found is None:
+            found = self._types[key] = apply_type(self.schema(kind, version))
+        return found
+
+    def deprecation(self, kind: Kind, version: str) -> str:
+        """Return the warning that a version's definition asks for, or ""."""
+        part = self.part(kind, version) or {}
+        if not part.get("deprecated"):
+            return ""
+        return part.get("deprecationWarning") or f"{kind.api_version(version)} {kind.kind} is deprecated"
+
+    def read(self, call: Call, body: Any, validation: str) -> Object:
+        """Return the body of a custom kind: known members only, defaults filled in."""
+        kind, version = call.route.kind, call.route.version
+        if body is None:
+            body = {}
+        if not isinstance(body, dict):
+            raise errors.bad_request("the object provided is unrecognized (must be of type Object)")
+        check_kind(body, kind.kind, kind.api_version(version))
+        try:
+            metadata, complaints = read(struct_of("meta", "v1", "ObjectMeta"), body.get("metadata") or {})
+        except DecodeError as problem:
+            raise errors.bad_request(
+                f"{kind.kind} in version {version!r} cannot be handled: {problem}"
+            ) from None
+        found = [complaint.replace('field "', 'field "metadata.') for complaint in complaints]
+        content = {
+            name: item for name, item in body.items() if name not in ("kind", "apiVersion", "metadata")
+        }
+        schema = self.schema(kind, version)
+        content = with_defaults(schema, prune(schema, content, "", found))
+        report_complaints(call, found, validation)
+        return {"kind": kind.kind, "apiVersion": kind.api_version(version), "metadata": metadata, **content}
+
+    def validate(self, kind: Kind, new: Object, old: Object | None) -> list[FieldError]:
+        """Judge an object of a custom kind by the schema of its storage version."""
+        if self.part(kind, kind.storage_version) is None:
+            return []
+        problems: list[FieldError] = []
+        if old is None:
+            name = new["metadata"].get("name") or ""
+            problems += invalid_each("metadata.name", name, dns_subdomain(name)) if name else []
+        content = {name: item for name, item in new.items() if name not in ("kind", "apiVersion", "metadata")}
+        return problems + validate_value(self.schema(kind, kind.storage_version), content, "")
+
+
+def _subresources(versions: list[Object]) -> tuple[Subresource, ...]:
+    offered = [version.get("subresources") or {} for version in versions]
+    found: list[Subresource] = []
+    if any("scale" in part for part in offered):
+        found.append(_SCALE)
+    if any("status" in part for part in offered):
+        found.append(Subresource("status"))
+    return tuple(found)
+
+
+def _is_established(definition: Object) -> bool:
+    conditions = (definition.get("status") or {}).get("conditions") or ()
+    return any(found["type"] == "Established" and found["status"] == "True" for found in conditions)
