@@ -450,6 +450,9 @@ class _Refusals(Mapping[str, Unsatisfied]):
     def __getitem__(self, node: str) -> Unsatisfied:
         return self._world._refusal(self._asked, node, self._refused[node], 0, self._claims)
 
+    def __contains__(self, node: object) -> bool:
+        return node in self._refused
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._refused)
 

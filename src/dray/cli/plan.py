@@ -12,6 +12,7 @@ go on, and the exit code is 2 at the end.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 import uuid
@@ -26,6 +27,8 @@ import yaml
 from dray.allocator import AllocationError, Plan, Policy, Unsatisfied, World, policy_named
 from dray.allocator.cases import Case, CaseError, add_rest, add_slices, features_of, read_case
 from dray.api.resource import ResourceClaim, ResourceSlice
+
+_LARGE = 100  # slices
 
 EXAMPLE = """\
 input, one case per line (or YAML document):
@@ -208,7 +211,6 @@ class Bench:
     def __init__(self) -> None:
         self._world: World | None = None
         self._slices: list[ResourceSlice] = []
-        self._features: list[str] | None = None
         self._release: Callable[[], None] = lambda: None
 
     def answer(self, document: dict[str, Any], *, with_reasons: bool) -> Answer:
@@ -247,7 +249,11 @@ class Bench:
             world.set_class(device_class)
         add_slices(world, case)
         self._release = add_rest(world, case)
-        self._world, self._slices, self._features = world, case.slices or [], case.features
+        self._world, self._slices = world, case.slices or []
+        if len(self._slices) > _LARGE:
+            # What is loaded stays; the collector need not visit it for every case.
+            gc.collect()
+            gc.freeze()
         return world
 
 
