@@ -27,7 +27,7 @@ from hashlib import sha256
 from dray.server.errors import unauthorized
 from dray.server.pki import Identity, identity_of
 from dray.server.requests import Request
-from dray.server.tokens import TokenRefused, TokenVerifier, User
+from dray.server.tokens import DEFAULT_ISSUER, TokenRefused, TokenVerifier, User
 
 __all__ = ["ANONYMOUS", "AUTHENTICATED_GROUP", "Authenticator", "TokenFileError", "User", "parse_token_file"]
 
@@ -86,6 +86,11 @@ class Authenticator:
         self._static_by_digest = {
             sha256(token.encode()).digest(): (token, user) for token, user in self.static_tokens.items()
         }
+
+    @property
+    def audiences(self) -> tuple[str, ...]:
+        """Return the audiences that tokens for this server have."""
+        return (DEFAULT_ISSUER,) if self.service_accounts is None else self.service_accounts.audiences
 
     def authenticate(self, request: Request) -> User:
         """Return who asks; raises the 401 error for credentials that nobody accepts."""

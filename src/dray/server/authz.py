@@ -91,17 +91,20 @@ class Authorizer:
         user = attributes.user
         if self.allow_everything or MASTERS_GROUP in user.groups:
             return _YES
-        node_reason = ""
+        reasons = []
         node = node_name_of(user)
         if node is not None:
             verdict = self._nodes.authorize(node, attributes)
             if verdict.allowed:
                 return _YES
-            node_reason = verdict.reason
+            if verdict.reason:
+                reasons.append(f"node: {verdict.reason}")
         decision = self._by_roles(attributes)
-        if decision.allowed or not node_reason:
+        if decision.allowed:
             return decision
-        reasons = [reason for reason in (node_reason, decision.reason) if reason]
+        if decision.reason:
+            reasons.append(f"rbac: {decision.reason}")
+        # Refusals name the authoriser; nobody else could tell which of them gave the reason.
         return Decision(False, "\n".join(reasons))
 
     def check(self, attributes: Attributes) -> None:

@@ -3,32 +3,36 @@
 `POST` of a review object returns the same object with a status: who am I
 (SelfSubjectReview), whose token is this (TokenReview), may I or may they do that
 (the SubjectAccessReview family), what may I do (SelfSubjectRulesReview).
-
-Impersonation is here too: a request with `Impersonate-*` headers is answered as
-for the impersonated user, if its sender may impersonate each part of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 from dray.api.validation.fields import FieldError
 from dray.api.validation.fields import invalid as invalid_field
-from dray.server.authn import ANONYMOUS, AUTHENTICATED_GROUP, UNAUTHENTICATED_GROUP, Authenticator
+from dray.server.authn import Authenticator
 from dray.server.authz import Attributes, Authorizer
 from dray.server.errors import bad_request, invalid
+from dray.server.impersonation import impersonated
 from dray.server.node_authz import node_name_of
-from dray.server.rbac import SERVICE_ACCOUNT_PREFIX, Rule
+from dray.server.rbac import Rule
 from dray.server.reader import Object
-from dray.server.requests import Request
-from dray.server.tokens import TokenRefused, User, service_account_user
+from dray.server.tokens import TokenRefused, User
+
+__all__ = [
+    "impersonated",
+    "local_subject_access_review",
+    "self_subject_access_review",
+    "self_subject_review",
+    "self_subject_rules_review",
+    "subject_access_review",
+    "token_review",
+]
 
 AUTHENTICATION = "authentication.k8s.io/v1"
 AUTHORIZATION = "authorization.k8s.io/v1"
 _ONE_OF = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-_IMPERSONATE = "impersonate-"
 
 
 def self_subject_review(user: User, body: Object, now: str) -> Object:
@@ -49,7 +53,8 @@ def token_review(authenticator: Authenticator, body: Object) -> Object:
         raise bad_request("token is required for TokenReview in authentication")
     status: Object = {"user": {}}
     try:
-        user, audiences = authenticator.by_token(token, tuple(spec.get("audiences") or ()))
+        wanted = tuple(spec.get("audiences") or authenticator.audiences)
+        user, audiences = authenticator.by_token(token, wanted)
         status = {"authenticated": True, "user": user.info()}
         if audiences:
             status["audiences"] = list(audiences)
@@ -128,57 +133,6 @@ def self_subject_rules_review(authorizer: Authorizer, user: User, body: Object) 
         "spec": {},
         "status": status,
     }
-
-
-def impersonated(request: Request, user: User, authorizer: Authorizer) -> User:
-    """Return whom a request acts for: its sender, or whom it impersonates; raises the 403 error."""
-    wanted = request.header("impersonate-user")
-    groups = _values(request.headers, "impersonate-group")
-    extra = {
-        unquote(name.removeprefix("impersonate-extra-")): tuple(_values(request.headers, name))
-        for name in request.headers
-        if name.startswith("impersonate-extra-")
-    }
-    uid = request.header("impersonate-uid")
-    if not wanted:
-        if groups or extra or uid:
-            raise bad_request(
-                f"requested [{' '.join(name for name in request.headers if name.startswith(_IMPERSONATE))}] "
-                "without impersonating a user"
-            )
-        return user
-    if wanted.startswith(SERVICE_ACCOUNT_PREFIX) and wanted.count(":") == 3:
-        namespace, name = wanted.removeprefix(SERVICE_ACCOUNT_PREFIX).split(":")
-        authorizer.check(
-            Attributes(user, "impersonate", resource="serviceaccounts", namespace=namespace, name=name)
-        )
-        implied = service_account_user(namespace, name).groups[:2]
-    else:
-        authorizer.check(Attributes(user, "impersonate", resource="users", name=wanted))
-        implied = ()
-    for group in groups:
-        authorizer.check(Attributes(user, "impersonate", resource="groups", name=group))
-    for key, values in extra.items():
-        for value in values:
-            asked = Attributes(
-                user, "impersonate", "authentication.k8s.io", "userextras", subresource=key, name=value
-            )
-            authorizer.check(asked)
-    if uid:
-        authorizer.check(Attributes(user, "impersonate", "authentication.k8s.io", "uids", name=uid))
-    everyone = UNAUTHENTICATED_GROUP if wanted == ANONYMOUS.name else AUTHENTICATED_GROUP
-    final = list(groups or implied)
-    if not {AUTHENTICATED_GROUP, UNAUTHENTICATED_GROUP} & set(final):
-        final.append(everyone)
-    return User(wanted, uid, tuple(final), extra)
-
-
-Review = Callable[[Authorizer, User, Object], Object]
-
-
-def _values(headers: Mapping[str, str], name: str) -> list[str]:
-    """Return the values of a repeated header; the front joins them with commas."""
-    return [value.strip() for value in headers.get(name, "").split(",") if value.strip()]
 
 
 def _refuse(complaints: list[FieldError]) -> None:

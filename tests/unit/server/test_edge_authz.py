@@ -321,7 +321,8 @@ def test_a_node_sees_its_own_node_pods_and_lease(world):
 def test_a_refused_node_is_told_why(world):
     asked = Attributes(NODE, "get", RESOURCE, "resourceslices", name="theirs")
     assert (
-        world.authorizer.authorize(asked).reason == "no relationship found between node 'n1' and this object"
+        world.authorizer.authorize(asked).reason
+        == "node: no relationship found between node 'n1' and this object"
     )
     assert "field selector" in world.authorizer.authorize(Attributes(NODE, "list", "", "pods")).reason
 
@@ -541,25 +542,89 @@ def test_who_am_i_tells_name_groups_and_extra():
     assert answer["status"]["userInfo"]["extra"] == {NODE_NAME: ["n1"]}
 
 
-def test_impersonation_needs_the_right_for_every_part(world):
-    def acting(sender, **headers):
-        named = {f"impersonate-{key.replace('_', '-')}": value for key, value in headers.items()}
-        return reviews.impersonated(Request("GET", "/", headers=named), sender, world.authorizer)
+def acting(world, sender, path="/api/v1/nodes", method="GET", **headers):
+    named = {f"impersonate-{key.replace('_', '-')}": value for key, value in headers.items()}
+    return reviews.impersonated(Request(method, path, headers=named), sender, world.authorizer)
 
-    assert acting(ANN) is ANN
-    bob = acting(ADMIN, user="bob", group="dev, ops", extra_team="a", uid="9")
+
+def test_impersonation_completes_the_user(world):
+    assert acting(world, ANN) is ANN
+    bob = acting(world, ADMIN, user="bob", group="dev, ops", extra_team="a", uid="9")
     assert (bob.name, bob.groups, bob.extra, bob.uid) == (
         "bob",
         ("dev", "ops", "system:authenticated"),
         {"team": ("a",)},
         "9",
     )
-    robot = acting(ADMIN, user="system:serviceaccount:d:gpu")
+    robot = acting(world, ADMIN, user="system:serviceaccount:d:gpu")
     assert robot.groups == ("system:serviceaccounts", "system:serviceaccounts:d", "system:authenticated")
-    assert acting(ADMIN, user="system:anonymous").groups == ("system:unauthenticated",)
+    assert acting(world, ADMIN, user="system:anonymous").groups == ("system:unauthenticated",)
+    assert acting(world, ADMIN, user="system:node:n1").groups == ("system:nodes", "system:authenticated")
+
+
+def test_impersonation_needs_rights_and_a_user(world):
     with pytest.raises(ApiError) as caught:
-        acting(ANN, user="bob")
-    assert 'cannot impersonate resource "users" in API group "" at the cluster scope' in caught.value.message
+        acting(world, ANN, user="bob")
+    assert caught.value.message == (
+        'nodes is forbidden: User "ann" cannot impersonate-on:user-info:list resource "nodes" in API group "" '
+        "at the cluster scope"
+    )
     with pytest.raises(ApiError) as caught:
-        acting(ADMIN, group="dev")
+        acting(world, ADMIN, group="dev")
     assert caught.value.code == 400
+    assert (
+        'Groups:[]string{"dev"}, Extra:map[string][]string(nil)} without impersonating'
+        in caught.value.message
+    )
+
+
+def grant(world, *rules, name="granted"):
+    world.put(GROUP, "clusterroles", role(*rules, name=name))
+    world.bind(name, ANN_SUBJECT, name=name)
+
+
+def test_the_old_right_to_impersonate_covers_every_request(world):
+    grant(
+        world, {"verbs": ["impersonate"], "apiGroups": [""], "resources": ["users"], "resourceNames": ["bob"]}
+    )
+    assert acting(world, ANN, user="bob").name == "bob"
+    assert acting(world, ANN, "/api/v1/secrets", user="bob").name == "bob"
+    for headers in ({"user": "eve"}, {"user": "bob", "group": "dev"}, {"user": "bob", "uid": "1"}):
+        with pytest.raises(ApiError):
+            acting(world, ANN, **headers)
+
+
+def test_constrained_impersonation_is_for_named_requests_only(world):
+    users = {
+        "verbs": ["impersonate:user-info"],
+        "apiGroups": ["authentication.k8s.io"],
+        "resources": ["users"],
+    }
+    lists = {"verbs": ["impersonate-on:user-info:list"], "apiGroups": [""], "resources": ["nodes"]}
+    grant(world, users, lists)
+    assert acting(world, ANN, user="bob").name == "bob"
+    with pytest.raises(ApiError):
+        acting(world, ANN, "/api/v1/nodes/n1", user="bob")
+    with pytest.raises(ApiError):
+        acting(world, ANN, user="system:serviceaccount:d:gpu")
+
+
+def test_a_service_account_may_act_for_its_own_node(world):
+    subject = {"kind": "ServiceAccount", "namespace": "d", "name": "gpu"}
+    nodes = {
+        "verbs": ["impersonate:associated-node"],
+        "apiGroups": ["authentication.k8s.io"],
+        "resources": ["nodes"],
+    }
+    gets = {"verbs": ["impersonate-on:associated-node:get"], "apiGroups": [""], "resources": ["pods"]}
+    world.put(GROUP, "clusterroles", role(nodes, gets, name="agent"))
+    world.bind("agent", subject, name="agent")
+    pod_path = "/api/v1/namespaces/default/pods/p"
+    assert acting(world, DRIVER_USER, pod_path, user="system:node:n1").groups == (
+        "system:nodes",
+        "system:authenticated",
+    )
+    with pytest.raises(ApiError):
+        acting(world, DRIVER_USER, pod_path, user="system:node:n2")
+    with pytest.raises(ApiError):
+        acting(world, DRIVER_USER, pod_path, user="system:node:n1", group="extra")

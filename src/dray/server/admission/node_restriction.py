@@ -67,7 +67,9 @@ class NodeRestriction(Quiet):
         spec, name = old.get("spec") or {}, old["metadata"]["name"]
         why = ""
         if (group, resource) == ("", "pods") and spec.get("nodeName") != node:
-            why = f'node "{node}" can only delete pods with spec.nodeName set to itself'
+            evicts = call.route.subresource == "eviction"
+            who, what = (node, "evict") if evicts else (f'"{node}"', "delete")
+            why = f"node {who} can only {what} pods with spec.nodeName set to itself"
         elif (group, resource) == ("", "nodes") and name != node:
             why = f'node "{node}" is not allowed to modify node "{name}"'
         elif (group, resource) == ("resource.k8s.io", "resourceslices") and spec.get("nodeName") != node:
