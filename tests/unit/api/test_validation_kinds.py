@@ -88,7 +88,7 @@ GOOD = {
         "spec": {
             "group": "a.test",
             "scope": "Namespaced",
-            "names": {"plural": "foos", "kind": "Foo", "listKind": "FooList"},
+            "names": {"plural": "foos", "singular": "foo", "kind": "Foo", "listKind": "FooList"},
             "versions": [{"name": "v1", "storage": True, "schema": SCHEMA}],
         },
     },

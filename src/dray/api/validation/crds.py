@@ -71,12 +71,14 @@ def validate_definition_update(new: Json, old: Json, context: ValidationContext)
 
 def _validate_spec(spec: Json) -> list[FieldError]:
     group, path = spec.get("group") or "", _SPEC.child("group")
+    problems = dns_subdomain(group)
+    errors: list[FieldError] = []
     if not group:
-        errors = [required(path)]
-    else:
-        errors = invalid_each(path, group, dns_subdomain(group))
-        if "." not in group:
-            errors.append(invalid(path, group, "should be a domain with at least one dot"))
+        errors.append(required(path))
+    elif problems:
+        errors.append(invalid(path, group, ",".join(problems)))
+    elif "." not in group:
+        errors.append(invalid(path, group, "should be a domain with at least one dot"))
     scope = spec.get("scope") or ""
     if not scope:
         errors.append(required(_SPEC.child("scope")))
@@ -96,7 +98,7 @@ def _validate_names(names: Json) -> list[FieldError]:
             if problems:
                 detail = "may have mixed case, but should otherwise match: " if shown != text else ""
                 errors.append(invalid(path.child(field), text, detail + ",".join(problems)))
-        elif field in ("plural", "kind"):
+        else:
             errors.append(required(path.child(field)))
     for number, name in enumerate(names.get("shortNames") or []):
         errors += invalid_each(path.child("shortNames").at(number), name, dns_1035_label(name))
@@ -115,6 +117,9 @@ def _validate_versions(versions: list[Json]) -> list[FieldError]:
         here, name = path.at(number), version.get("name") or ""
         errors += invalid_each(here.child("name"), name, dns_1035_label(name))
         seen.add(name)
+        if number == 0 and name and dns_1035_label(name):
+            # The first version also stands where definitions once had their only one.
+            errors.append(invalid(_SPEC.child("version"), name, ",".join(dns_1035_label(name))))
     errors += _validate_schemas(versions)
     if len(seen) < len(versions):
         errors.append(invalid(path, versions, "must contain unique version names"))

@@ -17,6 +17,7 @@ from dray.api.validation.fields import (
     Path,
     duplicate,
     forbidden,
+    internal,
     invalid,
     invalid_each,
     not_supported,
@@ -45,6 +46,10 @@ def validate_node(node: Json, context: ValidationContext) -> list[FieldError]:
     blocks = _pod_blocks(node)
     for number, block in enumerate(blocks):
         errors += _validate_block(block, _SPEC.child("podCIDRs").at(number))
+    unreadable = not all(map(_is_block, blocks))
+    if len(blocks) > 1 and unreadable:
+        detail = "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR"
+        errors.append(internal(_SPEC.child("podCIDRs"), detail))
     if len(blocks) > 1 and sorted(":" in block for block in blocks) != [False, True]:
         detail = "may specify no more than one CIDR for each IP family"
         errors.append(invalid(_SPEC.child("podCIDRs"), blocks, detail))
@@ -132,14 +137,19 @@ def _pod_blocks(node: Json) -> list[str]:
     return [block] if block and blocks[:1] != [block] else blocks
 
 
-def _validate_block(block: str, path: Path) -> list[FieldError]:
+def _is_block(text: str) -> bool:
     try:
-        network = ipaddress.ip_interface(block).network if "/" in block else None
+        ipaddress.ip_interface(text)
     except ValueError:
-        network = None
-    if network is None:
+        return False
+    return "/" in text
+
+
+def _validate_block(block: str, path: Path) -> list[FieldError]:
+    if not _is_block(block):
         detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
         return [invalid(path, block, detail)]
-    if ipaddress.ip_interface(block).ip != network.network_address:
+    interface = ipaddress.ip_interface(block)
+    if interface.ip != interface.network.network_address:
         return [invalid(path, block, "must not have bits set beyond the prefix length")]
     return []

@@ -305,7 +305,7 @@ def _validate_job_spec(spec: Json) -> list[FieldError]:
 
 
 def _validate_completion(spec: Json) -> list[FieldError]:
-    mode = spec.get("completionMode") or "NonIndexed"
+    mode = "NonIndexed" if spec.get("completionMode") is None else spec["completionMode"]
     errors: list[FieldError] = []
     if mode not in ("NonIndexed", "Indexed"):
         errors.append(not_supported(_SPEC.child("completionMode"), mode, ("NonIndexed", "Indexed")))
