@@ -25,7 +25,7 @@ from typing import Any
 
 from dray.api.validation.fields import FieldError
 from dray.api.validation.fields import forbidden as forbidden_field
-from dray.server.errors import ApiError, forbidden, plain_failure
+from dray.server.errors import ApiError, forbidden, not_found
 from dray.server.node_authz import NodeAuthorizer, node_name_of
 from dray.server.rbac import GROUP, SERVICE_ACCOUNT_PREFIX, RoleIndex, Rule, describe_missing, missing_rights
 from dray.server.reader import Object, Reader
@@ -244,8 +244,8 @@ class Authorizer:
             return
         rules = self._index().role_rules(reference, namespace)
         if rules is None:
-            kind = "clusterrole" if target == "clusterroles" else "role"
-            raise plain_not_found(kind, reference.get("name", ""))
+            # Upstream names the binding's resource together with the role's name; tools have seen it so.
+            raise not_found(GROUP, resource, reference.get("name", ""))
         self._check_held(user, resource, namespace, name, rules)
 
     def _check_held(
@@ -280,14 +280,6 @@ def refusal(attributes: Attributes, reason: str = "") -> ApiError:
     if attributes.path:
         # Without a resource the message starts with the bare word, and there are no details.
         error.message = f"forbidden: {why}"
-    return error
-
-
-def plain_not_found(kind: str, name: str) -> ApiError:
-    """Return 404 for a role that a binding refers to."""
-    error = plain_failure(404, f'{kind}.{GROUP} "{name}" not found')
-    error.reason = "NotFound"
-    error.details = {"name": name, "group": GROUP, "kind": kind}
     return error
 
 
