@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)  ## the main job: see DRA at work on simulated hardware
-	@$(BIN)/dray demo
+	@$(BIN)/dray demo --no-wait
 
 test: $(STAMP)  ## the quick tests (no root, no network)
 	@$(BIN)/python -m pytest -n $(JOBS) -m "not heavy and not kubernetes"

@@ -14,6 +14,7 @@ from dray import __version__
 
 # name -> (module, one line of help); in the order in which `dray --help` lists them.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("dray.cli.demo", "a guided tour on a simulated cluster"),
     "up": ("dray.cli.up", "the whole DRA system on this machine, with simulated nodes if you like"),
     "down": ("dray.cli.down", "stop what `dray up` started"),
     "status": ("dray.cli.status", "what runs here, and how it is"),
