@@ -28,10 +28,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dray.api.quantity import parse_quantity
+from dray.api.cdi import CdiError
 from dray.node.cdi import merge_env
 from dray.node.logs import LogFile, LogPump
 from dray.node.runtime.contract import ContainerId, ExecResult, FoundContainer, Launch, OnExit, StartError
+from dray.node.runtime.limits import Limits
 
 # $1 is the container's directory. `trap :` (not '') leaves signals working in the command:
 # a handler is reset when a child is started, an ignored signal stays ignored. The group is
@@ -40,7 +41,7 @@ SHIM = """
 exec 3<>"$1/stdout" 4<>"$1/stderr"
 echo $$ >"$1/pid"
 trap : TERM INT HUP QUIT USR1 USR2
-[ -z "$2" ] || echo $$ >"$2/cgroup.procs" 2>/dev/null
+for group in $2; do echo $$ >"$group/cgroup.procs"; done
 dir=$1; shift 2
 "$@" >&3 2>&4 3>&- 4>&- </dev/null
 code=$?
@@ -72,26 +73,30 @@ class ProcessRuntime:
 
     name = "process"
 
-    def __init__(self, root: Path, on_exit: OnExit, cgroup: Path | None = None) -> None:
+    def __init__(self, root: Path, on_exit: OnExit, limits: Limits | None = None) -> None:
         self._root = root / "containers"
         self._on_exit = on_exit
-        self._cgroup = cgroup  # a delegated cgroup v2 directory, if limits shall be kept
+        self._limits = limits or Limits()
         self._running: dict[ContainerId, _Running] = {}
 
     # --- starting ---------------------------------------------------------------
 
     async def start(self, launch: Launch) -> None:
         """Start the command behind its shim."""
-        command, env, cwd = self._command_line(launch)
         folder = self._make_folder(launch.id)
+        try:
+            command, env, cwd = await self._command_line(launch, folder)
+        except (StartError, CdiError):
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         (folder / "log").write_text(str(launch.log_path))
         (folder / "env.json").write_text(json.dumps({"env": list(env), "cwd": cwd}))
-        cgroup = self._make_cgroup(launch)
+        groups = self._make_groups(launch)
         user, group = self._credentials(launch, folder)
         started_at = time.time()
         try:
             process = subprocess.Popen(  # noqa: ASYNC220 (a fork takes a millisecond; threads would reorder starts)
-                ["/bin/sh", "-c", SHIM, "shim", str(folder), str(cgroup or ""), *command],
+                ["/bin/sh", "-c", SHIM, "shim", str(folder), " ".join(groups), *command],
                 env=dict(variable.split("=", 1) for variable in env),
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
@@ -109,7 +114,7 @@ class ProcessRuntime:
         # Popen would warn about a child it never waited for; `_ended` waits for it.
         process.returncode = 0
 
-    def _command_line(self, launch: Launch) -> tuple[list[str], list[str], str]:
+    async def _command_line(self, launch: Launch, folder: Path) -> tuple[list[str], list[str], str]:
         """Return what to run, in which environment, where."""
         command = list(launch.command)
         if not command:
@@ -159,22 +164,10 @@ class ProcessRuntime:
             os.chown(path, user, group)
         return user, group
 
-    def _make_cgroup(self, launch: Launch) -> Path | None:
-        """Make a cgroup with the container's limits; None where that is not allowed."""
-        if self._cgroup is None:
-            return None
-        folder = self._cgroup / f"pod-{launch.id.pod_uid}" / f"{launch.id.name}-{launch.id.attempt}"
+    def _make_groups(self, launch: Launch) -> list[str]:
         limits = launch.container.resources.limits or {}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if "memory" in limits:
-                (folder / "memory.max").write_text(str(parse_quantity(limits["memory"]).ceil_value()))
-            if "cpu" in limits:
-                quota = parse_quantity(limits["cpu"]).milli_value() * 100
-                (folder / "cpu.max").write_text(f"{max(quota, 1000)} 100000")
-        except (OSError, ValueError):
-            return None
-        return folder
+        name = f"{launch.id.name}-{launch.id.attempt}"
+        return [str(path) for path in self._limits.make(launch.id.pod_uid, name, limits)]
 
     # --- watching ---------------------------------------------------------------
 
@@ -292,11 +285,7 @@ class ProcessRuntime:
     async def forget(self, pod_uid: str) -> None:
         """Remove the folders of a pod's containers."""
         shutil.rmtree(self._root / pod_uid, ignore_errors=True)
-        if self._cgroup is not None:
-            pod = self._cgroup / f"pod-{pod_uid}"
-            for folder in (*pod.glob("*/"), pod):
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
+        self._limits.remove(pod_uid)
 
     async def close(self) -> None:
         """Stop watching; the containers go on."""
