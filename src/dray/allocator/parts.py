@@ -50,7 +50,7 @@ class WishPart:
 class PoolPart:
     """All wishes and constraints of a question on one pool."""
 
-    __slots__ = ("consumers", "number", "shared", "twins", "values", "wishes")
+    __slots__ = ("consumers", "number", "shared", "twins", "values", "wanted", "wishes")
 
     def __init__(self, number: int, question: Question, view: PoolView) -> None:
         self.number = number  # equal parts have equal numbers
@@ -63,6 +63,9 @@ class PoolPart:
             if any(is_odd(a) for a in (d.device.attributes or {}).values())
         }
         self.wishes = [_wish_part(wish, view, gates, odd) for wish in question.wishes]
+        self.wanted = 0  # devices that some wish looks at
+        for part in self.wishes:
+            self.wanted |= part.matched | _mask_of(part.fatal)
         # (constraint, wish) -> bit -> value, None where the device cannot join, Fatal where looking raises
         self.values: dict[tuple[int, int], list[Value | Fatal | None]] = {}
         for wish in question.wishes:
@@ -96,6 +99,13 @@ def _mask(flags: Iterable[bool]) -> int:
         if flag:
             bits |= 1 << bit
     return bits
+
+
+def _mask_of(bits: Iterable[int]) -> int:
+    mask = 0
+    for bit in bits:
+        mask |= 1 << bit
+    return mask
 
 
 # --- wishes -------------------------------------------------------------------

@@ -24,7 +24,6 @@ Invariant: a view never changes but for its ledger part; new slices make new vie
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,9 +33,6 @@ from dray.allocator.gates import Gates
 from dray.allocator.ledger import Amounts, DeviceUse, PoolId
 from dray.allocator.nodes import node_matches
 from dray.api.core import Node
-
-if TYPE_CHECKING:
-    from dray.allocator.parts import PoolPart
 
 CounterSets = dict[str, dict[str, int]]  # counter set -> counter -> nanos
 Groups = frozenset[str] | None  # None: no device placed yet; empty: only devices without groups
@@ -55,6 +51,7 @@ class PoolView:
         "dedicated",
         "devices",
         "elsewhere",
+        "faces",
         "has_conditions",
         "has_consumers",
         "id",
@@ -63,7 +60,6 @@ class PoolView:
         "is_incomplete",
         "node",
         "node_match",
-        "parts",
         "record",
         "shared",
         "structure",
@@ -110,7 +106,7 @@ class PoolView:
         self._ledger_key: Hashable = None
         self._available: tuple[CounterSets, dict[str, Groups]] | None = None
         self._columns: dict[str, int] = {}
-        self.parts: dict[int, PoolPart] = {}  # number of a query -> what the pool means to it
+        self.faces: dict[int, int] = {}  # number of a grouping -> what the pool looks like to it
         uses = record.uses()
         if uses:
             for name, use in uses.items():

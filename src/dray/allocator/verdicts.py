@@ -1,15 +1,19 @@
 """Answers that are remembered: one search for all nodes that are alike.
 
 A question is asked of many nodes, and of the same nodes again for the next pod made from
-the same template. Three memories, each cheaper than the one behind it:
+the same template. Four memories, each cheaper than the one behind it:
 
-  1. per node: nothing on the node changed since the question was last asked;
-  2. per likeness: another node had equal pools (as far as the question can see) with
-     the same left of them; a solution is a list of positions, so it fits here, too;
-  3. the search itself.
+  1. `Grouping`: nodes that cannot be told apart by certain attributes and have the same left
+     are one group, with a number. Questions that read the same attributes share the
+     grouping, so a new question about 5,000 known nodes costs two lookups a node.
+  2. per question and group: the verdict.
+  3. per question and likeness: groups that differ only in devices the question does not
+     want are alike, too. A solution is a list of positions, so it fits all of them.
+  4. the search itself.
 
-Memories are bounded and dropped whole when they grow too large: hardware and workloads
-have few distinct states, and what was dropped is searched again.
+A journal of changed nodes says which nodes have to be grouped anew. Memories are bounded
+and dropped whole when they grow too large: hardware and workloads have few distinct
+states, and what was dropped is searched again.
 """
 
 from __future__ import annotations
@@ -24,8 +28,8 @@ from dray.allocator.problem import FatalFound, Problem
 from dray.allocator.requests import Question
 from dray.allocator.search import Outcome, Search
 
-_MOST_LIKENESSES = 20_000
-_MOST_PARTS_PER_POOL = 64
+_MOST_GROUPS = 50_000
+_MOST_FACES_PER_POOL = 64
 _numbers = count()
 
 
@@ -47,20 +51,21 @@ class Journal:
         self.nodes: list[str] = []
 
 
-class Asked:
-    """A question with its memories."""
+class Grouping:
+    """Nodes that look the same through certain attributes, and have the same left."""
 
-    def __init__(self, question: Question) -> None:
-        self.question = question
+    def __init__(self, reads: tuple[str, ...] | None, *, sees_operations: bool) -> None:
+        self.reads = reads  # None: every attribute
+        self.by_node: dict[str, int] = {}  # node -> group, of nodes that have not changed since
         self._number = next(_numbers)
-        self._parts: dict[Hashable, PoolPart] = {}
-        self._by_likeness: dict[Hashable, Verdict] = {}
-        self.by_node: dict[str, Verdict] = {}  # what is known of nodes that have not changed since
+        self._sees_operations = sees_operations  # whether what the node can skip matters
+        self._groups: dict[Hashable, int] = {}
+        self._faces: dict[Hashable, int] = {}
         self._journal: Journal | None = None
         self._page = 0
 
     def catch_up(self, journal: Journal) -> None:
-        """Forget the nodes that changed since the question was last asked."""
+        """Forget the nodes that changed since the last question."""
         if journal is not self._journal:
             self._journal = journal
             self.by_node.clear()
@@ -69,9 +74,51 @@ class Asked:
                 self.by_node.pop(node, None)
         self._page = len(journal.nodes)
 
+    def group(self, view: NodeView) -> int:
+        """Return the group of a node."""
+        found = self.by_node.get(view.name)
+        if found is None:
+            key: Hashable = tuple([(self.face(pool), pool.ledger_key) for pool in view.pools])
+            if self._sees_operations:
+                key = (key, OPTIONAL_OPERATIONS in view.node.status.declared_features)
+            found = self._groups.get(key)
+            if found is None:
+                if len(self._groups) >= _MOST_GROUPS:
+                    self._groups.clear()
+                # Numbers are never used twice, so that a dropped group cannot be mistaken for a new one.
+                found = self._groups[key] = next(_numbers)
+            self.by_node[view.name] = found
+        return found
+
+    def face(self, pool: PoolView) -> int:
+        """Return a number that is equal for pools that look the same, apart from what is in use."""
+        found = pool.faces.get(self._number)
+        if found is None:
+            if self.reads is None:
+                columns: tuple[int, ...] = (pool.all_attributes(),)
+            else:
+                columns = tuple([pool.column(name) for name in self.reads])
+            found = self._faces.setdefault((pool.structure, columns), len(self._faces))
+            if len(pool.faces) >= _MOST_FACES_PER_POOL:
+                pool.faces.clear()
+            pool.faces[self._number] = found
+        return found
+
+
+class Asked:
+    """A question with its memories."""
+
+    def __init__(self, question: Question, grouping: Grouping) -> None:
+        self.question = question
+        self.grouping = grouping
+        self.by_group: dict[int, Verdict] = {}
+        self._parts: dict[int, PoolPart] = {}  # face -> part
+        self._by_likeness: dict[Hashable, Verdict] = {}
+
     def verdict(self, view: NodeView, budget: int) -> tuple[Verdict, int]:
         """Return the verdict and the search steps it cost just now."""
-        verdict = self.by_node.get(view.name)
+        group = self.grouping.group(view)
+        verdict = self.by_group.get(group)
         if verdict is not None and verdict.budget >= budget:
             return verdict, 0
         steps = 0
@@ -79,33 +126,31 @@ class Asked:
         verdict = self._by_likeness.get(likeness)
         if verdict is None or verdict.budget < budget:
             verdict, steps = self._search(view, budget)
-            if len(self._by_likeness) >= _MOST_LIKENESSES:
+            if len(self._by_likeness) >= _MOST_GROUPS:
                 self._by_likeness.clear()
+                self.by_group.clear()
             self._by_likeness[likeness] = verdict
-        self.by_node[view.name] = verdict
+        self.by_group[group] = verdict
         return verdict, steps
 
     def _likeness(self, view: NodeView) -> Hashable:
-        pools = tuple([(self.part(pool).number, pool.ledger_key) for pool in view.pools])
+        pools: list[Hashable] = []
+        for pool in view.pools:
+            part = self.part(pool)
+            if pool.shared or pool.counter_sets:
+                pools.append((part.number, pool.ledger_key))
+            else:
+                pools.append((part.number, pool.dedicated & part.wanted))
         if self.question.gates.optional_operations:
-            return (pools, OPTIONAL_OPERATIONS in view.node.status.declared_features)
-        return pools
+            pools.append(OPTIONAL_OPERATIONS in view.node.status.declared_features)
+        return tuple(pools)
 
     def part(self, pool: PoolView) -> PoolPart:
         """Return what the pool means to the question, sharing equal ones."""
-        found = pool.parts.get(self._number)
+        face = self.grouping.face(pool)
+        found = self._parts.get(face)
         if found is None:
-            reads = self.question.reads
-            columns = (
-                (pool.all_attributes(),) if reads is None else tuple([pool.column(name) for name in reads])
-            )
-            key = (pool.structure, columns)
-            found = self._parts.get(key)
-            if found is None:
-                found = self._parts[key] = PoolPart(len(self._parts), self.question, pool)
-            if len(pool.parts) >= _MOST_PARTS_PER_POOL:
-                pool.parts.clear()
-            pool.parts[self._number] = found
+            found = self._parts[face] = PoolPart(face, self.question, pool)
         return found
 
     def problem(self, view: NodeView) -> Problem:

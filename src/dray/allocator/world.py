@@ -29,7 +29,7 @@ from dray.allocator.requests import Question, claim_label
 from dray.allocator.results import AllocationBuilder
 from dray.allocator.search import Outcome
 from dray.allocator.selection import Derivation, Selector
-from dray.allocator.verdicts import Asked, Journal, Verdict
+from dray.allocator.verdicts import Asked, Grouping, Journal, Verdict
 from dray.api.core import Node
 from dray.api.features import Features
 from dray.api.meta import ObjectMeta
@@ -39,6 +39,7 @@ DEFAULT_BUDGET = 100_000  # search steps per node; a step takes some microsecond
 INVALID_POOLS = "invalid resource pools were encountered"
 
 _MOST_QUESTIONS = 512
+_MOST_GROUPINGS = 64
 _LONGEST_JOURNAL = 100_000
 
 
@@ -71,6 +72,7 @@ class World:
         self._selectors: dict[str, Selector] = {}
         self._derivations: dict[str, Derivation] = {}
         self._questions: dict[bytes, Asked] = {}
+        self._groupings: dict[tuple[str, ...] | None, Grouping] = {}
         self._journal = Journal()
 
     # --- what there is ---------------------------------------------------------
@@ -305,10 +307,10 @@ class World:
         refused: dict[str, Verdict] = {}
         makers: dict[int, Callable[[object], tuple[AllocationResult, ...]]] = {}
         steps_in_all = 0
-        known = asked.by_node
+        group_of, verdict_of = asked.grouping.by_node.get, asked.by_group.get
         for name in self._nodes if nodes is None else nodes:
-            # This loop runs 5,000 times per pod: an answer that is known costs one lookup.
-            verdict = known.get(name)
+            # This loop runs 5,000 times per pod: an answer that is known costs two lookups.
+            verdict = verdict_of(group_of(name, -1))
             steps = 0
             if verdict is None or verdict.budget < budget:
                 verdict, steps = asked.verdict(self.view(name), budget)
@@ -377,9 +379,19 @@ class World:
                 self._selector,
                 self._derivation,
             )
-            asked = self._questions[key] = Asked(question)
-        asked.catch_up(self._journal)
+            asked = self._questions[key] = Asked(question, self._grouping(question.reads))
+        asked.grouping.catch_up(self._journal)
         return asked
+
+    def _grouping(self, reads: tuple[str, ...] | None) -> Grouping:
+        found = self._groupings.get(reads)
+        if found is None:
+            if len(self._groupings) >= _MOST_GROUPINGS:
+                # Questions keep theirs; forgetting them only makes the next ones start anew.
+                self._groupings.clear()
+            sees_operations = self.gates.optional_operations
+            found = self._groupings[reads] = Grouping(reads, sees_operations=sees_operations)
+        return found
 
     def _selector(self, text: str) -> Selector:
         found = self._selectors.get(text)
