@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import ssl
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -243,16 +244,16 @@ def _settings(
     )
 
 
-def _write_kubeconfigs(args: argparse.Namespace, directory: Path, pki: object, url: str) -> Path:
+def _write_kubeconfigs(args: argparse.Namespace, directory: Path, pki: Pki, url: str) -> Path:
     from dray.server.pki import ADMIN, CONTROLLERS, SCHEDULER
 
     now = datetime.now(UTC)
     for name, (user, groups) in {"admin": ADMIN, "scheduler": SCHEDULER, "controllers": CONTROLLERS}.items():
-        pki.refresh_kubeconfig(directory / f"{name}.kubeconfig", url, user, groups, now)  # type: ignore[attr-defined]
+        pki.refresh_kubeconfig(directory / f"{name}.kubeconfig", url, user, groups, now)
     if args.kubeconfig is None:
         return directory / "admin.kubeconfig"
     target: Path = args.kubeconfig
-    pki.refresh_kubeconfig(target, url, ADMIN[0], ADMIN[1], now)  # type: ignore[attr-defined]
+    pki.refresh_kubeconfig(target, url, ADMIN[0], ADMIN[1], now)
     return target
 
 

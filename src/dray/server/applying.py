@@ -137,12 +137,18 @@ class Applier:
         route = call.route
         schema = self._handlers.versions.schema(route.kind, route.version)
         if schema is None:
+            unknown = self._handlers.versions.custom.unknown_members(route.kind, route.version, value)
+            self._refuse_unknown(call, unknown)
             return
         try:
             _, complaints = read(schema, value)
         except DecodeError as problem:
             raise errors.plain_failure(500, f"failed to create typed patch object: {problem}") from None
         unknown = [complaint for complaint in complaints if complaint.startswith("unknown")]
+        self._refuse_unknown(call, unknown)
+
+    def _refuse_unknown(self, call: Call, unknown: list[str]) -> None:
+        route = call.route
         if unknown:
             raise errors.plain_failure(
                 500,

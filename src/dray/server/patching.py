@@ -64,7 +64,8 @@ class Patcher:
                 "the body of the request was in an unknown format - accepted media types include: "
                 + ", ".join(accepted)
             )
-            problem.details = {}
+            if not self._is_custom(call.route.kind):
+                problem.details = {}
             raise problem
         return media_type
 

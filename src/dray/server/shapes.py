@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dray.api.kinds import kind_of
 from dray.api.validation.fields import invalid
 from dray.server import errors
 from dray.server.calls import Call
@@ -49,9 +50,12 @@ class Shapes:
     def plain_list(self, call: Call, objects: list[Object], listing: Listing) -> Object:
         """Return a list of whole objects, whose items carry no kind."""
         kind = call.route.kind
-        items = [
-            {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")} for obj in objects
-        ]
+        items = objects
+        if kind_of(kind.group, kind.kind) is not None:
+            items = [
+                {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
+                for obj in objects
+            ]
         return {
             "kind": kind.list_kind,
             "apiVersion": kind.api_version(call.route.version),

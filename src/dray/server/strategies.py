@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dray.api.kinds import Kind
+from dray.api.kinds import Kind, kind_of
 from dray.api.validation.equality import is_same
 from dray.server import pods, workloads
 from dray.server.reader import Object
@@ -157,11 +157,15 @@ _STRATEGIES: dict[tuple[str, str], Strategy] = {
     ("scheduling.k8s.io", "priorityclasses"): Strategy(counts_generation=False),
 }
 _PLAIN = Strategy()
+_CUSTOM = Strategy(status_protects=_SHARED_METADATA)
 
 
 def strategy_of(kind: Kind) -> Strategy:
     """Return the peculiarities of a kind."""
-    return _STRATEGIES.get((kind.group, kind.plural), _PLAIN)
+    found = _STRATEGIES.get((kind.group, kind.plural))
+    if found is None:
+        return _CUSTOM if kind_of(kind.group, kind.kind) is None else _PLAIN
+    return found
 
 
 def reset_fields(kind: Kind, subresource: str) -> dict[str, dict[str, object]]:

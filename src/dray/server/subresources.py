@@ -19,7 +19,6 @@ from dray.server.calls import Call
 from dray.server.deleting import check_preconditions
 from dray.server.disruptions import Disruptions
 from dray.server.handlers import Handlers, success
-from dray.server.negotiation import negotiate
 from dray.server.objects import copy_json, key_of
 from dray.server.options import delete_options, write_options
 from dray.server.patching import Patcher
@@ -140,16 +139,19 @@ class Subresources:
 
     async def _scale(self, call: Call) -> Response:
         route = call.route
+        declared = self._handlers.versions.custom.scale_paths(route.kind, route.version)
+        paths = declared if declared[0] else _BUILT_IN
         if route.verb == "get":
-            return json_response(200, scale_of(self._found(call)))
-        representation = negotiate(call.request.header("accept"))
+            return json_response(200, scale_of(self._found(call), paths))
         if route.verb == "patch":
             patcher_options = write_options(call.request, "PatchOptions", is_patch=True)
             media_type = self._patcher.media_type(call)
             patch = parse_body(None, call.request.body, "application/json")
 
             def wanted_of(old: Object) -> Object:
-                return self._patcher.apply_to(scale_of(old), media_type, patch, "autoscaling", "Scale")
+                return self._patcher.apply_to(
+                    _scale_or_none(old, paths), media_type, patch, "autoscaling", "Scale"
+                )
 
             dry_run = patcher_options.dry_run
         else:
@@ -163,12 +165,11 @@ class Subresources:
 
         def transform(old: Object | None) -> Object:
             assert old is not None
-            return _scaled(old, wanted_of(old), route.name)
+            return _scaled(old, wanted_of(old), route.name, paths)
 
         plain = Call(call.request, _without_subresource(route), call.user, call.warnings)
         stored, _ = await self._handlers.writer.update(plain, transform, dry_run=dry_run)
-        del representation
-        return json_response(200, scale_of(stored))
+        return json_response(200, scale_of(stored, paths))
 
     # --- service accounts ----------------------------------------------------
 
@@ -223,20 +224,42 @@ def _unmet_precondition(metadata: Object, pod: Object) -> str:
     return ""
 
 
-def scale_of(obj: Object) -> Object:
+ScalePaths = tuple[str, str, str]  # replicas wanted, replicas present, label selector (as text)
+_BUILT_IN: ScalePaths = (".spec.replicas", ".status.replicas", "")
+
+
+def scale_of(obj: Object, paths: ScalePaths = _BUILT_IN) -> Object:
     """Return the Scale of a workload."""
-    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    metadata = obj["metadata"]
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    wanted, present = _at(obj, paths[0]), _at(obj, paths[1])
+    if paths is not _BUILT_IN and wanted is None:
+        raise errors.internal(f'the spec replicas field "{paths[0]}" does not exist')
+    selector = (
+        _at(obj, paths[2]) if paths[2] else _selector_text((obj.get("spec") or {}).get("selector") or {})
+    )
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
         "metadata": {part: metadata[part] for part in kept if part in metadata},
-        "spec": {"replicas": spec["replicas"]} if spec.get("replicas") else {},
-        "status": {
-            "replicas": status.get("replicas") or 0,
-            **({"selector": text} if (text := _selector_text(spec.get("selector") or {})) else {}),
-        },
+        "spec": {"replicas": wanted} if wanted else {},
+        "status": {"replicas": present or 0, **({"selector": selector} if selector else {})},
     }
+
+
+def _scale_or_none(obj: Object, paths: ScalePaths) -> Object:
+    """Return the Scale of an object that may not say how many replicas it wants yet."""
+    if _at(obj, paths[0]) is None:
+        paths = (".metadata.generation", *paths[1:])
+        return {**scale_of(obj, paths), "spec": {}}
+    return scale_of(obj, paths)
+
+
+def _at(obj: Object, path: str) -> Any:
+    value: Any = obj
+    for part in path.strip(".").split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
 def _selector_text(selector: Object) -> str:
@@ -249,13 +272,17 @@ def _selector_text(selector: Object) -> str:
     return ",".join(parts)
 
 
-def _scaled(old: Object, scale: Object, name: str) -> Object:
+def _scaled(old: Object, scale: Object, name: str, paths: ScalePaths) -> Object:
     replicas = (scale.get("spec") or {}).get("replicas") or 0
     if replicas < 0:
         problem = invalid("spec.replicas", replicas, "must be greater than or equal to 0")
         raise errors.invalid("autoscaling", "Scale", name, [problem])
     new: Object = copy_json(old)
-    new["spec"]["replicas"] = replicas
+    holder = new
+    *way, last = paths[0].strip(".").split(".")
+    for part in way:
+        holder = holder.setdefault(part, {})
+    holder[last] = replicas
     version = (scale.get("metadata") or {}).get("resourceVersion")
     if version:
         new["metadata"]["resourceVersion"] = version

@@ -72,6 +72,12 @@ class CustomSchemas(Protocol):
     def deprecation(self, kind: Kind, version: str) -> str:
         """Return the warning that using a version deserves, or ""."""
 
+    def unknown_members(self, kind: Kind, version: str, value: Object) -> list[str]:
+        """Return complaints about members that the schema of a version does not know."""
+
+    def scale_paths(self, kind: Kind, version: str) -> tuple[str, str, str]:
+        """Return where replicas wanted, replicas present and the label selector are; "" for nowhere."""
+
 
 class Versions:
     """Converts between the storage version and the version of a request."""
@@ -89,6 +95,10 @@ class Versions:
     def is_stored_form(self, kind: Kind, version: str) -> bool:
         """Tell whether stored bytes can be sent as they are."""
         return kind.storage_version == version and kind.group != "events.k8s.io"
+
+    def items_carry_kind(self, kind: Kind) -> bool:
+        """Tell whether items of a list say their kind: custom ones do."""
+        return self.stored_schema(kind) is None
 
     def outgoing(self, kind: Kind, obj: Object, version: str) -> Object:
         """Return a stored object as a version shows it."""

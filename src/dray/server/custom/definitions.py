@@ -19,10 +19,10 @@ from typing import Any
 from dray.api.kinds import ALL_VERBS, STATUS_VERBS, Kind, Subresource, kind_of
 from dray.api.reading import DecodeError, read
 from dray.api.schema import Type, struct_of
-from dray.api.validation.fields import FieldError, invalid_each
+from dray.api.validation.fields import FieldError, invalid, invalid_each
 from dray.api.validation.formats import dns_subdomain
 from dray.server import errors
-from dray.server.bodies import check_kind, report_complaints
+from dray.server.bodies import check_kind, member, report_complaints
 from dray.server.calls import Call, World
 from dray.server.custom.structural import Schema, apply_type, prune, with_defaults
 from dray.server.custom.values import validate_value
@@ -243,6 +243,12 @@ class CustomKinds:
             body = {}
         if not isinstance(body, dict):
             raise errors.bad_request("the object provided is unrecognized (must be of type Object)")
+        said = member(body, "kind")
+        if isinstance(said, str) and said and said != kind.kind:
+            name = (
+                (body.get("metadata") or {}).get("name", "") if isinstance(body.get("metadata"), dict) else ""
+            )
+            raise errors.invalid(kind.group, kind.kind, name, [invalid("kind", said, f"must be {kind.kind}")])
         check_kind(body, kind.kind, kind.api_version(version))
         try:
             metadata, complaints = read(struct_of("meta", "v1", "ObjectMeta"), body.get("metadata") or {})
@@ -258,6 +264,24 @@ class CustomKinds:
         content = with_defaults(schema, prune(schema, content, "", found))
         report_complaints(call, found, validation)
         return {"kind": kind.kind, "apiVersion": kind.api_version(version), "metadata": metadata, **content}
+
+    def unknown_members(self, kind: Kind, version: str, value: Object) -> list[str]:
+        """Return complaints about members that the schema of a version does not know."""
+        content = {
+            name: item for name, item in value.items() if name not in ("kind", "apiVersion", "metadata")
+        }
+        found: list[str] = []
+        prune(self.schema(kind, version), content, "", found)
+        return found
+
+    def scale_paths(self, kind: Kind, version: str) -> tuple[str, str, str]:
+        """Return where replicas wanted, replicas present and the label selector of a scalable kind are."""
+        scale = ((self.part(kind, version) or {}).get("subresources") or {}).get("scale") or {}
+        return (
+            scale.get("specReplicasPath", ""),
+            scale.get("statusReplicasPath", ""),
+            scale.get("labelSelectorPath", ""),
+        )
 
     def validate(self, kind: Kind, new: Object, old: Object | None) -> list[FieldError]:
         """Judge an object of a custom kind by the schema of its storage version."""

@@ -100,15 +100,11 @@ def _check_object(schema: Schema, value: dict[str, Any], path: str) -> list[Fiel
             problems += validate_value(properties[name], item, _join(path, name))
         elif isinstance(additional, dict):
             problems += validate_value(additional, item, f"{path}.{name}" if path else name)
-    for key, word, broken in (
-        ("maxProperties", "at most", lambda limit: len(value) > limit),
-        ("minProperties", "at least", lambda limit: len(value) < limit),
-    ):
-        limit = schema.get(key)
-        if limit is not None and broken(limit):
-            problems.append(
-                invalid(path, len(value), f"{path} in body should have {word} {limit} properties")
-            )
+    most, least = schema.get("maxProperties"), schema.get("minProperties")
+    if most is not None and len(value) > most:
+        problems.append(invalid(path, len(value), f"{path} in body should have at most {most} properties"))
+    if least is not None and len(value) < least:
+        problems.append(invalid(path, len(value), f"{path} in body should have at least {least} properties"))
     return problems
 
 
@@ -156,7 +152,8 @@ def _check_text(schema: Schema, value: str, path: str) -> list[FieldError]:
         problems.append(invalid(path, value, f"{path} in body should match '{pattern}'"))
     check = _FORMATS.get(schema.get("format") or "")
     if check is not None and not check(value):
-        problems.append(invalid(path, value, f'{path} in body must be of type {schema["format"]}: "{value}"'))
+        why = f'{path} in body must be of type {schema["format"]}: "{value}"'
+        problems.append(FieldError(ErrorType.TYPE_INVALID, path, value, why))
     return problems
 
 
