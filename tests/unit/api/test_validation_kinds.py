@@ -196,6 +196,7 @@ def test_every_kind_with_rules_has_an_example_here_or_in_its_own_tests():
         ("PodGroup.scheduling.k8s.io", "spec.resourceClaims.0", {"name": "c"}, [("Invalid", "spec.resourceClaims[0]")]),
         ("Workload.scheduling.k8s.io", "spec.podGroupTemplates.1.name", "a", [("Duplicate", "spec.podGroupTemplates[1]")]),
         ("Workload.scheduling.k8s.io", "spec.podGroupTemplates.1.priority", 3, [("Invalid", "spec")]),
+        ("Workload.scheduling.k8s.io", "spec.podGroupTemplates", [], [("Invalid", "spec")]),
         ("CustomResourceDefinition.apiextensions.k8s.io", "metadata.name", "bars.a.test", [("Invalid", "metadata.name")]),
         ("CustomResourceDefinition.apiextensions.k8s.io", "spec.scope", "Galaxy", [("NotSupported", "spec.scope")]),
         ("CustomResourceDefinition.apiextensions.k8s.io", "spec.names.kind", "", [("Required", "spec.names.kind")]),

@@ -85,12 +85,12 @@ POD_GROUP = Declared(fields={"spec": Declared(fields={"workloadRef": _workload_r
 WORKLOAD = Declared(
     fields={
         "spec": Declared(
+            union=("podGroupTemplates", "compositePodGroupTemplates"),
             fields={
                 "controllerRef": _controller,
-                "podGroupTemplates": Declared(
-                    required=True, max_items=8, unique_by=("name",), each=_template
-                ),
-            }
+                "podGroupTemplates": Declared(max_items=8, unique_by=("name",), each=_template),
+                "compositePodGroupTemplates": Declared(gate="CompositePodGroup"),
+            },
         )
     }
 )
