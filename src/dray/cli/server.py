@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import ssl
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
     from dray.server.assembly import Settings
+    from dray.server.pki import Pki
 
 DEFAULT_DATA = Path("~/.local/share/dray").expanduser()
 DEFAULT_PORT = 6443
@@ -186,7 +186,11 @@ async def _serve(args: argparse.Namespace) -> int:
             certificate, key, [pki.ca_file, *([args.client_ca_file] if args.client_ca_file else [])]
         )
         node_client = node_client_tls(directory / "pki", pki.ca, datetime.now(UTC))
-        cluster = Cluster(store, _settings(args, pki.token_key, node_client))
+        settings = _settings(args, pki.token_key, node_client)
+        try:
+            cluster = Cluster(store, settings)
+        except ValueError as problem:
+            raise FlagError(f"--disable-admission-plugins: {problem}") from problem
         await cluster.start()
         front = Front(cluster.server, args.bind_address, args.secure_port, tls)
         await front.start()
