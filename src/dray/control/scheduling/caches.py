@@ -19,7 +19,16 @@ from dray.api.features import Features
 from dray.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dray.client import Client, Informer, key_of
 from dray.client import resources as kinds
-from dray.scheduler import Booking, ClusterState, Devices, Help, Neighbours, SchedulingQueue, Wish
+from dray.scheduler import (
+    Booking,
+    ClusterState,
+    Devices,
+    ExtendedResources,
+    Help,
+    Neighbours,
+    SchedulingQueue,
+    Wish,
+)
 
 DeviceKey = tuple[str, str, str]  # driver, pool, device
 
@@ -35,6 +44,11 @@ class Caches:
         self.devices = Devices(World(features, new_share_id=new_share_id), self.state)
         self.neighbours = Neighbours(self.state, self.namespace_labels)
         self.queue: SchedulingQueue[Pod] = SchedulingQueue()
+        self.extended = ExtendedResources()
+        self.nominated: dict[
+            str, tuple[str, int]
+        ] = {}  # pod uid -> (node being cleared for it, its priority)
+        self.claims_by_consumer: dict[str, set[str]] = defaultdict(set)  # consumer uid -> claim keys
         self.bookings: dict[str, Booking] = {}  # claim uid -> allocation in flight
         self.assumed: dict[
             str, str
@@ -44,6 +58,7 @@ class Caches:
             dict
         )  # exclusive device -> claim uid -> revision
         self.waiting_for_claim: dict[str, set[str]] = defaultdict(set)  # claim key -> pod keys
+        self.waiting_for_group: dict[str, set[str]] = defaultdict(set)  # group key -> pod keys
         self.on_pod: Callable[[Pod], None] = _ignore  # a pod of ours that may be placed (again)
         self.on_pod_gone: Callable[[Pod], None] = _ignore
         self.on_wake: Callable[[], None] = _nothing  # some waiting pod may be tried now
@@ -122,8 +137,10 @@ class Caches:
         if new is None:
             assert old is not None
             self.devices.delete_class(old.metadata.name)
+            self.extended.delete_class(old.metadata.name)
         else:
             self.devices.set_class(new)
+            self.extended.set_class(new)
         self.wake(Help.DEVICES)
 
     def _rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
@@ -137,8 +154,12 @@ class Caches:
         self.wake(Help.DEVICES)
 
     def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
-        if new is not None and (old is None or old.spec != new.spec):
+        if new is not None and (old is None or old.spec != new.spec or old.status != new.status):
             self.wake(Help.GROUP)
+            for pod_key in self.waiting_for_group.pop(key_of(new.metadata), ()):
+                pod = self.pods.get(pod_key)
+                if pod is not None:
+                    self.on_pod(pod)
 
     # --- claims ---------------------------------------------------------------
 
@@ -163,12 +184,32 @@ class Caches:
         if freed:
             self.wake(Help.DEVICES)
         key = key_of((new or old).metadata)  # type: ignore[union-attr]  # one of the two is there
+        self._note_consumers(key, old, new)
         self._tell_seen(key, new)
         self.wake(f"claim:{key}")
         for pod_key in self.waiting_for_claim.pop(key, ()):
             pod = self.pods.get(pod_key)
             if pod is not None:
                 self.on_pod(pod)
+
+    def _note_consumers(self, key: str, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        before = old.status.reserved_for if old is not None else []
+        after = new.status.reserved_for if new is not None else []
+        if before == after:
+            return
+        for consumer in before:
+            keys = self.claims_by_consumer.get(consumer.uid)
+            if keys is not None:
+                keys.discard(key)
+                if not keys:
+                    del self.claims_by_consumer[consumer.uid]
+        for consumer in after:
+            self.claims_by_consumer[consumer.uid].add(key)
+
+    def claims_reserved_for(self, uid: str) -> list[ResourceClaim]:
+        """Return the claims that a consumer holds."""
+        found = (self.claims.get(key) for key in self.claims_by_consumer.get(uid, ()))
+        return [claim for claim in found if claim is not None]
 
     def _note_holder(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         """Keep track of who holds exclusive devices, with the revision at which they got them."""

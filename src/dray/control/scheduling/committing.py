@@ -9,34 +9,46 @@ Two schedulers may give one device to two *different* claims, which no resourceV
 protects. So before binding we wait until our own cache has seen our write: by then it
 has seen all earlier ones, and if another claim holds the device by an earlier write, we
 are the ones to yield. Of two schedulers that follow this rule exactly one yields.
+
+The pods of a gang are committed together: first all claims, then all bindings.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from dray.api.core import Pod, PodGroup
+from dray.api.core import Pod
 from dray.api.features import Features
 from dray.api.resource import AllocationResult, ResourceClaim
-from dray.client import STRATEGIC_PATCH, ApiError, Client, ClientError, Conflict, NotFound, key_of
+from dray.client import (
+    STRATEGIC_PATCH,
+    Client,
+    ClientError,
+    Conflict,
+    NotFound,
+    ServerFailed,
+    TransportError,
+    key_of,
+)
 from dray.client import resources as kinds
 from dray.control.scheduling.caches import Caches
-from dray.scheduler import (
-    FINALIZER,
-    Placement,
-    PodClaims,
-    has_binding_conditions,
-    is_reserved_for,
-    judge_binding,
-)
+from dray.control.scheduling.deciding import Placed
+from dray.control.scheduling.timestamps import parse_timestamp, timestamp
+from dray.scheduler import FINALIZER, has_binding_conditions, is_reserved_for, judge_binding
+from dray.scheduler.extended import IN_MEMORY_NAME
+
+log = logging.getLogger("dray.scheduler")
 
 CATCH_UP_TIMEOUT = 30.0  # seconds for our own write to come back through the watch
+
+Consumer = dict[str, Any]
 
 
 class CommitFailed(Exception):
@@ -81,6 +93,14 @@ _decode_text = msgspec.json.Decoder(_ClaimText).decode
 
 
 @dataclass(slots=True)
+class _Trail:
+    """What a commit has done so far, to be taken back if it fails."""
+
+    reserved: list[tuple[ResourceClaim, str]] = field(default_factory=list)  # claim, consumer uid
+    created: list[_Metadata] = field(default_factory=list)  # claims for extended resources
+
+
+@dataclass(slots=True)
 class Committer:
     """Writes placements."""
 
@@ -90,37 +110,67 @@ class Committer:
     now: Callable[[], datetime]
     binding_timeout: float = 600.0
 
-    async def commit(self, pod: Pod, claims: PodClaims, placement: Placement, group: PodGroup | None) -> None:
-        """Allocate, reserve, verify, wait for drivers, bind. Raises CommitFailed after undoing."""
-        consumer = _consumer(pod)
-        reserved: list[ResourceClaim] = []
+    async def commit(self, placed: Sequence[Placed]) -> None:
+        """Make all of these true: allocate, reserve, verify, wait for drivers, bind.
+
+        Raises CommitFailed after taking back what can be taken back.
+        """
+        trail = _Trail()
         try:
-            for claim, allocation in zip(placement.claims, placement.allocations, strict=True):
-                await self._allocate(claim, allocation, consumer, reserved)
-            for claim in claims.allocated:
-                if not is_reserved_for(claim, {pod.metadata.uid}):
-                    await self._reserve(claim, consumer, reserved)
-            for claim in (*placement.claims, *claims.allocated):
-                await self._wait_for_drivers(key_of(claim.metadata))
-            await self._bind(pod, placement.node)
+            if len(placed) == 1:
+                keys = await self._allocate_all(placed[0], trail)
+                keys += await self._reserve_all(placed[0], trail)
+                await self._finish(placed[0], keys, trail)
+                return
+            # A claim that members share is allocated by one of them: all allocations come first.
+            found = [await self._allocate_all(each, trail) for each in placed]
+            for each, keys in zip(placed, found, strict=True):
+                keys += await self._reserve_all(each, trail)
+            await asyncio.gather(
+                *(self._finish(each, keys, trail) for each, keys in zip(placed, found, strict=True))
+            )
         except (ClientError, TimeoutError, CommitFailed) as error:
-            await self._take_back(pod, reserved)
+            await self._take_back(placed, trail)
             if isinstance(error, CommitFailed):
                 raise
             raise CommitFailed(str(error), is_conflict=isinstance(error, (Conflict, NotFound))) from error
-        except asyncio.CancelledError:
-            # Shutting down: what is written stays true; the next scheduler goes on from it.
-            raise
 
     # --- claims ---------------------------------------------------------------
 
+    async def _allocate_all(self, placed: Placed, trail: _Trail) -> list[str]:
+        """Write the allocations that the placement decided; return the keys of the claims."""
+        keys = []
+        for claim, allocation in zip(placed.placement.claims, placed.placement.allocations, strict=True):
+            consumer = _consumer(placed, claim)
+            if claim.metadata.name == IN_MEMORY_NAME:
+                keys.append(await self._allocate_extended(claim, allocation, consumer, trail))
+            else:
+                keys.append(await self._allocate(claim, allocation, consumer, trail))
+        return keys
+
+    async def _reserve_all(self, placed: Placed, trail: _Trail) -> list[str]:
+        """Reserve the claims that somebody else allocated, long ago or just now."""
+        keys = []
+        decided = {claim.metadata.uid for claim in placed.placement.claims}
+        for claim in placed.claims.all:
+            if claim.metadata.uid in decided:
+                continue
+            consumer = _consumer(placed, claim)
+            if not is_reserved_for(claim, {consumer["uid"]}):
+                await self._reserve(claim, consumer, trail)
+            keys.append(key_of(claim.metadata))
+        return keys
+
+    async def _finish(self, placed: Placed, keys: list[str], trail: _Trail) -> None:
+        for key in keys:
+            await self._wait_for_drivers(key)
+        if placed.mappings:
+            await self._note_extended(placed, trail)
+        await self._bind(placed.pod, placed.placement.node)
+
     async def _allocate(
-        self,
-        claim: ResourceClaim,
-        allocation: AllocationResult,
-        consumer: dict[str, Any],
-        reserved: list[ResourceClaim],
-    ) -> None:
+        self, claim: ResourceClaim, allocation: AllocationResult, consumer: Consumer, trail: _Trail
+    ) -> str:
         namespace, name, key = claim.metadata.namespace, claim.metadata.name, key_of(claim.metadata)
         revision = claim.metadata.resource_version
         if FINALIZER not in claim.metadata.finalizers:
@@ -130,24 +180,27 @@ class Committer:
             text.metadata.finalizers.append(FINALIZER)
             written = await self.client.update(kinds.CLAIMS, name, text, namespace, view=_Written)
             revision = written.metadata.resource_version
+        meta = _Metadata(name=name, namespace=namespace, uid=claim.metadata.uid, resource_version=revision)
+        await self._write_allocation(meta, claim, allocation, consumer, trail)
+        return key
+
+    async def _write_allocation(
+        self,
+        meta: _Metadata,
+        claim: ResourceClaim,
+        allocation: AllocationResult,
+        consumer: Consumer,
+        trail: _Trail,
+    ) -> None:
+        """One status write for allocation and reservation; then make sure that no rival was first."""
         if any(result.binding_conditions for result in allocation.devices.results):
             allocation = msgspec.structs.replace(allocation, allocation_timestamp=timestamp(self.now()))
-        body = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {
-                "name": name,
-                "namespace": namespace,
-                "uid": claim.metadata.uid,
-                "resourceVersion": revision,
-            },
-            "status": {"allocation": allocation, "reservedFor": [consumer]},
-        }
+        body = _status_body(meta, {"allocation": allocation, "reservedFor": [consumer]})
         written = await self.client.update(
-            kinds.CLAIMS, name, body, namespace, subresource="status", view=_Written
+            kinds.CLAIMS, meta.name, body, meta.namespace, subresource="status", view=_Written
         )
-        reserved.append(claim)
-        await self._verify(key, written.metadata.resource_version)
+        trail.reserved.append((claim, consumer["uid"]))
+        await self._verify(f"{meta.namespace}/{meta.name}", written.metadata.resource_version)
 
     async def _verify(self, key: str, revision: str) -> None:
         """Make sure that nobody else was given the same device by an earlier write."""
@@ -159,9 +212,7 @@ class Committer:
             await self.deallocate(claim)
             raise CommitFailed(f"device {rival} was given to another claim first", is_conflict=True)
 
-    async def _reserve(
-        self, claim: ResourceClaim, consumer: dict[str, Any], reserved: list[ResourceClaim]
-    ) -> None:
+    async def _reserve(self, claim: ResourceClaim, consumer: Consumer, trail: _Trail) -> None:
         """Join the consumers of an allocated claim; a merge by uid needs no revision."""
         body = {"metadata": {"uid": claim.metadata.uid}, "status": {"reservedFor": [consumer]}}
         name, namespace = claim.metadata.name, claim.metadata.namespace
@@ -174,48 +225,62 @@ class Committer:
             subresource="status",
             view=ResourceClaim,
         )
-        reserved.append(claim)
-        if written.status.allocation != claim.status.allocation:
+        trail.reserved.append((claim, consumer["uid"]))
+        if claim.status.allocation is not None and written.status.allocation != claim.status.allocation:
             raise CommitFailed(f"claim {namespace}/{name} was allocated anew", is_conflict=True)
 
     async def deallocate(self, claim: ResourceClaim) -> None:
         """Clear a claim's allocation and reservations, unless it changed meanwhile."""
-        body = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {
-                "name": claim.metadata.name,
-                "namespace": claim.metadata.namespace,
-                "uid": claim.metadata.uid,
-                "resourceVersion": claim.metadata.resource_version,
-            },
-            "status": {},
-        }
+        meta = claim.metadata
+        body = _status_body(meta, {})
         await self.client.update(
-            kinds.CLAIMS,
-            claim.metadata.name,
-            body,
-            claim.metadata.namespace,
-            subresource="status",
-            view=_Written,
+            kinds.CLAIMS, meta.name, body, meta.namespace, subresource="status", view=_Written
         )
 
-    async def _take_back(self, pod: Pod, reserved: list[ResourceClaim]) -> None:
-        """Remove our reservations; allocations stay, and the next attempt builds on them."""
-        entry = {"$patch": "delete", "uid": pod.metadata.uid}
-        for claim in reserved:
+    async def _take_back(self, placed: Sequence[Placed], trail: _Trail) -> None:
+        """Remove our reservations; allocations stay, and the next attempt builds on them.
+
+        Not for pods that are bound after all, by another scheduler or by a binding whose answer
+        was lost: their reservations are true. When we cannot know, nothing is taken back.
+        """
+        try:
+            bound = {each.pod.metadata.uid for each in placed if await self._is_bound(each.pod)}
+        except ClientError:
+            return
+        if bound and (trail.created or any(each.group is not None for each in placed)):
+            return
+        for claim, uid in trail.reserved:
+            if uid in bound or claim.metadata.name == IN_MEMORY_NAME:
+                continue  # the latter are deleted below
+            entry = {"$patch": "delete", "uid": uid}
             body = {"metadata": {"uid": claim.metadata.uid}, "status": {"reservedFor": [entry]}}
+            path = kinds.CLAIMS.path(claim.metadata.namespace, claim.metadata.name, "status")
             try:
-                await self.client.call(
-                    "PATCH",
-                    kinds.CLAIMS.path(claim.metadata.namespace, claim.metadata.name, "status"),
-                    body,
-                    content_type=STRATEGIC_PATCH,
-                    view=None,
-                )
-            except ClientError:
+                await self.client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
+            except ClientError as error:
                 # The claim controller removes reservations of pods that are gone; nothing is lost.
-                continue
+                log.debug("cannot take back the reservation of %s: %s", claim.metadata.name, error)
+        for meta in trail.created:
+            try:
+                await self.delete_claim(meta.name, meta.namespace)
+            except ClientError as error:
+                log.debug("cannot delete claim %s: %s", meta.name, error)
+
+    async def _is_bound(self, pod: Pod) -> bool:
+        try:
+            found = await self.client.get(kinds.PODS, pod.metadata.name, pod.metadata.namespace, view=Pod)
+        except NotFound:
+            return False
+        return found.metadata.uid == pod.metadata.uid and bool(found.spec.node_name)
+
+    async def delete_claim(self, name: str, namespace: str) -> None:
+        """Delete a claim that the scheduler made, finalizer first."""
+        try:
+            patch: dict[str, Any] = {"metadata": {"finalizers": None}}
+            await self.client.patch(kinds.CLAIMS, name, patch, namespace, view=_Written)
+            await self.client.delete(kinds.CLAIMS, name, namespace)
+        except NotFound:
+            return
 
     async def _wait_for_drivers(self, key: str) -> None:
         """Wait for binding conditions, driven by the claim cache and a deadline."""
@@ -238,6 +303,46 @@ class Committer:
             except TimeoutError:
                 continue
 
+    # --- extended resources ----------------------------------------------------
+
+    async def _allocate_extended(
+        self,
+        claim: ResourceClaim,
+        allocation: AllocationResult,
+        consumer: Consumer,
+        trail: _Trail,
+    ) -> str:
+        """Write the claim that so far exists only in memory; its finalizer travels along."""
+        meta = claim.metadata
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {
+                "generateName": meta.generate_name,
+                "namespace": meta.namespace,
+                "annotations": meta.annotations,
+                "ownerReferences": meta.owner_references,
+                "finalizers": [FINALIZER],
+            },
+            "spec": claim.spec,
+        }
+        made = (await self.client.create(kinds.CLAIMS, body, meta.namespace, view=_Written)).metadata
+        trail.created.append(made)
+        # From now on the booking belongs to the real claim.
+        booking = self.caches.bookings.pop(meta.uid, None)
+        if booking is not None:
+            self.caches.bookings[made.uid] = booking
+        await self._write_allocation(made, claim, allocation, consumer, trail)
+        return f"{made.namespace}/{made.name}"
+
+    async def _note_extended(self, placed: Placed, trail: _Trail) -> None:
+        """Tell kubelet which request of the claim serves which container."""
+        pod = placed.pod
+        status = {"resourceClaimName": trail.created[-1].name, "requestMappings": placed.mappings}
+        body = {"metadata": {"uid": pod.metadata.uid}, "status": {"extendedResourceClaimStatus": status}}
+        path = kinds.PODS.path(pod.metadata.namespace, pod.metadata.name, "status")
+        await self.client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
+
     # --- the pod --------------------------------------------------------------
 
     async def _bind(self, pod: Pod, node: str) -> None:
@@ -251,25 +356,31 @@ class Committer:
         path = kinds.PODS.path(meta.namespace, meta.name, "binding")
         try:
             await self.client.call("POST", path, body, view=None)
-        except ApiError:
-            raise
-        except ClientError:
-            # No answer: the binding may have happened. Look before taking anything back.
+        except (Conflict, TransportError, ServerFailed):
+            # Bound already, or no answer: if the pod is where we want it, all is well.
             found = await self.client.get(kinds.PODS, meta.name, meta.namespace, view=Pod)
-            if found.metadata.uid == meta.uid and found.spec.node_name == node:
-                return
-            raise
+            if found.metadata.uid != meta.uid or found.spec.node_name != node:
+                raise
 
 
-def _consumer(pod: Pod) -> dict[str, Any]:
-    return {"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}
+def _consumer(placed: Placed, claim: ResourceClaim) -> Consumer:
+    """Who is to hold the claim: the pod, or its group where the claim belongs to that."""
+    if placed.group is not None and claim.metadata.uid in placed.claims.of_group:
+        meta = placed.group.metadata
+        return {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": meta.name, "uid": meta.uid}
+    return {"resource": "pods", "name": placed.pod.metadata.name, "uid": placed.pod.metadata.uid}
 
 
-def timestamp(moment: datetime) -> str:
-    """Spell a moment as the API does, in seconds."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def parse_timestamp(text: str | None) -> datetime | None:
-    """Read an API timestamp."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
+def _status_body(meta: Any, status: dict[str, Any]) -> dict[str, Any]:
+    """Spell a status write: identity, revision and status; the server ignores the rest."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+        },
+        "status": status,
+    }

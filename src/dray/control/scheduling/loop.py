@@ -1,7 +1,7 @@
 """The scheduling loop: take a pod, place it, book it, commit in the background.
 
-One task decides, one pod after the other, on the caches as they are: decisions are
-cheap and must see each other's bookings. Commits are slow (several writes) and run side
+One task decides, one pod (or gang) after the other, on the caches as they are: decisions
+are cheap and must see each other's bookings. Commits are slow (several writes) and run side
 by side, at most `max_commits` of them; while they run, what they will take is booked, so
 no later decision can take it again. A failed commit gives its bookings back and the pod
 returns to the queue.
@@ -12,28 +12,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from dray.allocator import Policy, policy_named
 from dray.api.core import Pod
 from dray.api.features import Features
-from dray.client import Client, key_of
+from dray.client import Client, ClientError, EventRecorder, key_of
 from dray.control.scheduling.caches import Caches
 from dray.control.scheduling.committing import CommitFailed, Committer
+from dray.control.scheduling.deciding import ClearFirst, Decider, Placed
+from dray.control.scheduling.evicting import evict
 from dray.control.scheduling.reporting import Reporter
 from dray.scheduler import (
     Entry,
     Help,
     NotReady,
-    Placement,
     Placer,
     PodClaims,
     PodShape,
     Unplaceable,
-    gather_claims,
-    kind_of,
+    plan_preemption,
     shape_of,
 )
 
@@ -41,6 +43,7 @@ log = logging.getLogger("dray.scheduler")
 
 _TURN = 16  # decisions before other tasks get their turn
 _RETRY_AFTER_CONFLICT = 0.05  # seconds
+_LONGEST_RETRY = 10.0
 
 
 @dataclass(slots=True)
@@ -48,10 +51,11 @@ class SchedulerOptions:
     """How the scheduler behaves; the defaults are those of the command."""
 
     name: str = "dray"
-    policy: str = ""  # empty means: kube-scheduler's way; else pack, spread, frag, …
+    policy: str = ""  # empty means: kube-scheduler's way; else one of dray.allocator.POLICIES
     features: Features = field(default_factory=Features.default)
     max_commits: int = 16
     binding_timeout: float = 600.0
+    may_preempt: bool = True
 
 
 @dataclass(slots=True)
@@ -63,6 +67,7 @@ class Statistics:
     refused: int = 0
     conflicts: int = 0
     failures: int = 0
+    preemptions: int = 0
 
 
 def _utc_now() -> datetime:
@@ -87,18 +92,23 @@ class SchedulingLoop:
         self.options = options or SchedulerOptions()
         self.client = client
         self.statistics = Statistics()
+        self.is_ready = asyncio.Event()
         self.caches = Caches(client, self.options.name, self.options.features, new_uid)
         policy: Policy | None = policy_named(self.options.policy) if self.options.policy else None
         self.placer = Placer(self.caches.state, self.caches.devices, self.caches.neighbours, policy=policy)
-        self.committer = Committer(
-            client, self.caches, self.options.features, now, self.options.binding_timeout
-        )
-        self.reporter = Reporter(client, self.options.name, now, new_uid)
-        self.is_ready = asyncio.Event()
+        features, timeout = self.options.features, self.options.binding_timeout
+        self.decider = Decider(self.caches, self.placer, features, now, timeout)
+        self.committer = Committer(client, self.caches, features, now, timeout)
+        self.recorder = EventRecorder(client, self.options.name, now)
+        self.reporter = Reporter(client, self.recorder, now)
+        self._now = now
         self._shapes: dict[str, PodShape] = {}  # pod key -> shape, while it waits
+        self._waiting_of_group: dict[str, set[str]] = defaultdict(set)  # group key -> keys of waiting pods
         self._changed = asyncio.Event()
-        self._commits: set[asyncio.Task[None]] = set()
-        self._free_commit = asyncio.Event()
+        self._commits = 0
+        self._commit_ended = asyncio.Event()
+        self._background: set[asyncio.Task[None]] = set()
+        self._tasks: asyncio.TaskGroup | None = None
         self._sequence = 0
         self.caches.on_pod = self._pod_waits
         self.caches.on_pod_gone = self._pod_left
@@ -107,11 +117,13 @@ class SchedulingLoop:
     async def run(self) -> None:
         """Follow the cluster and schedule; returns only by cancellation."""
         async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
             await self.caches.start(tasks)
             tasks.create_task(self.reporter.run(), name="reporter")
+            tasks.create_task(self.recorder.run(), name="recorder")
             tasks.create_task(self._wake_overdue(), name="overdue")
             self.is_ready.set()
-            await self._decide_forever(tasks)
+            await self._decide_forever()
 
     # --- the queue ------------------------------------------------------------
 
@@ -123,79 +135,88 @@ class SchedulingLoop:
         if pod.spec.scheduling_gates or pod.metadata.deletion_timestamp is not None:
             self._pod_left(pod)
             return
-        queue = self.caches.queue
-        waiting = queue.get(key)
-        if waiting is not None and waiting.item.metadata.uid == pod.metadata.uid and waiting.place != "gone":
-            before = waiting.item
-            waiting.item = pod
-            if (
-                before.spec != pod.spec
-                or before.status.resource_claim_statuses != pod.status.resource_claim_statuses
-            ):
-                self._shapes.pop(key, None)
-                queue.wake_pod(key)
-                self._changed.set()
+        if self._is_waiting(key, pod):
             return
-        claims = self._claims_of(pod)
+        group_key = _group_key(pod)
+        if group_key is not None and self.decider.group_of(pod) is None:
+            self.caches.waiting_for_group[group_key].add(key)
+            self.reporter.not_ready(pod, f"waiting for pod group {group_key} to be created")
+            return
+        claims = self.decider.claims_of(pod)
         if isinstance(claims, NotReady):
-            for claim_key in claims.waits_for:
-                self.caches.waiting_for_claim[claim_key].add(key)
-            self.reporter.not_ready(pod, claims.message)
+            self._wait_for_claims(key, pod, claims)
             return
-        shape = shape_of(pod)
-        self._shapes[key] = shape
+        self._enqueue(key, pod, claims)
+        if group_key is not None:
+            self._waiting_of_group[group_key].add(key)
+            self.caches.wake(f"group:{group_key}")
+        self._changed.set()
+
+    def _is_waiting(self, key: str, pod: Pod) -> bool:
+        """Whether the pod is in the queue already; takes note of its change."""
+        waiting = self.caches.queue.get(key)
+        if waiting is None or waiting.item.metadata.uid != pod.metadata.uid:
+            return False
+        before, waiting.item = waiting.item, pod
+        if (
+            before.spec != pod.spec
+            or before.status.resource_claim_statuses != pod.status.resource_claim_statuses
+        ):
+            self._shapes.pop(key, None)
+            self.caches.queue.wake_pod(key)
+            self._changed.set()
+        return True
+
+    def _enqueue(self, key: str, pod: Pod, claims: PodClaims) -> None:
+        shape = self._shapes[key] = shape_of(pod)
         self._sequence += 1
-        refusal = queue.add(
+        refusal = self.caches.queue.add(
             key,
             pod,
-            kind=self._kind(pod, shape, claims),
+            kind=self.decider.kind_of(pod, shape, claims),
             priority=pod.spec.priority or 0,
             sequence=self._sequence,
         )
         if refusal is not None:
             self.statistics.refused += 1
             self.reporter.refused(pod, refusal)
-        self._changed.set()
+
+    def _wait_for_claims(self, key: str, pod: Pod, not_ready: NotReady) -> None:
+        for claim_key in not_ready.waits_for:
+            self.caches.waiting_for_claim[claim_key].add(key)
+        self.reporter.not_ready(pod, not_ready.message)
 
     def _pod_left(self, pod: Pod) -> None:
         """A pod of ours was bound, ended or deleted: it waits no longer."""
         key = key_of(pod.metadata)
         self.caches.queue.remove(key)
-        self._shapes.pop(key, None)
+        self._no_longer_waits(key, pod)
+        self.caches.nominated.pop(pod.metadata.uid, None)
         self.reporter.forget(pod.metadata.uid)
         self._changed.set()
 
-    def _claims_of(self, pod: Pod) -> PodClaims | NotReady:
-        if not pod.spec.resource_claims:
-            return _NO_CLAIMS
-        return gather_claims(pod, self.caches.claims.get, in_flight=self.caches.bookings)
-
-    def _kind(self, pod: Pod, shape: PodShape, claims: PodClaims) -> bytes:
-        """Pods of equal kind get equal answers; see the queue."""
-        parts = [shape.key, str(pod.spec.priority or 0).encode()]
-        if claims.pending:
-            parts.append(kind_of(claims.pending))
-        parts += [claim.metadata.uid.encode() for claim in claims.allocated]
-        if self.caches.neighbours.objects():
-            parts.append(repr((pod.metadata.namespace, sorted((pod.metadata.labels or {}).items()))).encode())
-        return b"\x00".join(parts)
+    def _no_longer_waits(self, key: str, pod: Pod) -> None:
+        self._shapes.pop(key, None)
+        group_key = _group_key(pod)
+        if group_key is not None:
+            self._waiting_of_group[group_key].discard(key)
 
     async def _wake_overdue(self) -> None:
         while True:
             await asyncio.sleep(30)
-            self.caches.queue.wake_overdue(asyncio.get_running_loop().time())
-            self._changed.set()
+            if self.caches.queue.wake_overdue(asyncio.get_running_loop().time()):
+                self._changed.set()
 
     # --- deciding -------------------------------------------------------------
 
-    async def _decide_forever(self, tasks: asyncio.TaskGroup) -> None:
+    async def _decide_forever(self) -> None:
         clock = asyncio.get_running_loop().time
         queue = self.caches.queue
         decided = 0
         while True:
-            while len(self._commits) >= self.options.max_commits:
-                self._free_commit.clear()
-                await self._free_commit.wait()
+            while self._commits >= self.options.max_commits:
+                self._commit_ended.clear()
+                await self._commit_ended.wait()
             entry = queue.pop(clock())
             if entry is None:
                 self._changed.clear()
@@ -203,7 +224,7 @@ class SchedulingLoop:
             if entry is None:
                 await self._sleep_until(queue.next_time(), clock())
                 continue
-            self._decide(entry, tasks, clock())
+            self._decide(entry, clock())
             decided += 1
             if decided % _TURN == 0:
                 await asyncio.sleep(0)
@@ -215,68 +236,138 @@ class SchedulingLoop:
         except TimeoutError:
             return
 
-    def _decide(self, entry: Entry[Pod], tasks: asyncio.TaskGroup, now: float) -> None:
+    def _decide(self, entry: Entry[Pod], now: float) -> None:
         pod, queue = entry.item, self.caches.queue
-        claims = self._claims_of(pod)
-        if isinstance(claims, NotReady):
-            queue.remove(entry.key)
-            for claim_key in claims.waits_for:
-                self.caches.waiting_for_claim[claim_key].add(entry.key)
-            self.reporter.not_ready(pod, claims.message)
-            return
         shape = self._shapes.get(entry.key)
         if shape is None:
             shape = self._shapes[entry.key] = shape_of(pod)
-        queue.rekind(entry, self._kind(pod, shape, claims))
-        answer = self.placer.place(pod, shape, claims)
-        if isinstance(answer, Unplaceable):
-            self._refuse(entry, answer, now)
-            return
-        self._book(pod, shape, answer)
-        queue.done(entry)
-        self.statistics.placed += 1
-        task = tasks.create_task(self._commit(entry, claims, answer), name=f"commit {entry.key}")
-        self._commits.add(task)
+        members = self._waiting_members(entry)
+        decision = self.decider.decide(pod, shape, members)
+        if isinstance(decision, list):
+            self._act(entry, decision)
+        elif isinstance(decision, NotReady):
+            queue.remove(entry.key)
+            self._wait_for_claims(entry.key, pod, decision)
+        elif isinstance(decision, ClearFirst):
+            self._clear(entry, decision, now)
+        else:
+            self._refuse(entry, shape, decision, members, now)
 
-    def _refuse(self, entry: Entry[Pod], answer: Unplaceable, now: float) -> None:
+    def _waiting_members(self, entry: Entry[Pod]) -> list[Pod]:
+        """Return the pods that a gang would start with: this one and those that wait, oldest first."""
+        group_key = _group_key(entry.item)
+        if group_key is None:
+            return [entry.item]
+        entries = [self.caches.queue.get(key) for key in self._waiting_of_group[group_key] | {entry.key}]
+        waiting = [each for each in entries if each is not None]
+        return [each.item for each in sorted(waiting, key=lambda each: each.sequence)]
+
+    def _act(self, entry: Entry[Pod], decision: list[Placed]) -> None:
+        entries = []
+        for placed in decision:
+            key = key_of(placed.pod.metadata)
+            member = entry if key == entry.key else self.caches.queue.get(key)
+            assert member is not None
+            self._book(placed)
+            self.caches.queue.done(member)
+            self._no_longer_waits(key, placed.pod)
+            entries.append(member)
+        self.statistics.placed += len(decision)
+        self._commits += 1
+        self._start(self._commit(entries, decision))
+
+    def _refuse(
+        self, entry: Entry[Pod], shape: PodShape, refusal: Unplaceable, members: list[Pod], now: float
+    ) -> None:
+        queue, pod = self.caches.queue, entry.item
         self.statistics.refused += 1
-        message = self.reporter.refused(entry.item, answer.explain)
-        self.caches.queue.park(entry, answer.wishes, message, now)
+        claims = self.decider.claims_of(pod)
+        if not isinstance(claims, NotReady):
+            queue.rekind(entry, self.decider.kind_of(pod, shape, claims))
+            if self.options.may_preempt and len(members) == 1:
+                self._preempt(pod, shape, claims)
+        message = self.reporter.refused(pod, refusal.explain)
+        queue.park(entry, refusal.wishes, message, now)
+        for member in members:
+            if member is not pod:
+                self.reporter.refused(member, message)
+                queue.park_waiting(key_of(member.metadata), refusal.wishes, message, now)
 
-    def _book(self, pod: Pod, shape: PodShape, placement: Placement) -> None:
+    def _clear(self, entry: Entry[Pod], decision: ClearFirst, now: float) -> None:
+        """Remove what stands in the way, and try the pod again when the claim has changed."""
+        key = key_of(decision.claim.metadata)
+        message = self.reporter.refused(entry.item, decision.message)
+        self.caches.queue.park(entry, frozenset({f"claim:{key}", Help.DEVICES}), message, now)
+        self._start(self._clear_claim(decision))
+
+    async def _clear_claim(self, decision: ClearFirst) -> None:
+        meta = decision.claim.metadata
+        try:
+            if decision.is_leftover:
+                await self.committer.delete_claim(meta.name, meta.namespace)
+            else:
+                await self.committer.deallocate(decision.claim)
+        except ClientError as error:
+            # A conflict means that the claim changed: its event wakes the pod.
+            log.info("claim %s/%s cannot be cleared: %s", meta.namespace, meta.name, error)
+
+    def _preempt(self, pod: Pod, shape: PodShape, claims: PodClaims) -> None:
+        """Evict less important pods if that makes room, once; then wait for them to go."""
+        caches = self.caches
+        if pod.metadata.uid in caches.nominated:
+            node, _ = caches.nominated[pod.metadata.uid]
+            known = caches.state.nodes.get(node)
+            if known is not None and any(use.is_terminating for use in known.pods.values()):
+                return  # its victims are on their way out
+            del caches.nominated[pod.metadata.uid]
+        budgets = list(caches.budgets.items.values())
+        plan = plan_preemption(self.placer, pod, shape, claims, caches.claims_reserved_for, budgets)
+        if plan is None:
+            return
+        self.statistics.preemptions += 1
+        caches.nominated[pod.metadata.uid] = (plan.node, pod.spec.priority or 0)
+        for victim in plan.victims:
+            victim.is_terminating = True
+        self._start(evict(self.client, self.recorder, pod, plan, self.options.name, self._now))
+
+    def _book(self, placed: Placed) -> None:
         """Let later decisions see what this one takes."""
-        self.caches.assumed[pod.metadata.uid] = placement.node
-        self.caches.committing.add(pod.metadata.uid)
-        self.caches.state.assume(pod, placement.node, shape, placement.extra)
+        caches, uid, placement = self.caches, placed.pod.metadata.uid, placed.placement
+        caches.assumed[uid] = placement.node
+        caches.committing.add(uid)
+        caches.state.assume(placed.pod, placement.node, placed.shape, placement.extra)
         for claim, allocation in zip(placement.claims, placement.allocations, strict=True):
-            self.caches.bookings[claim.metadata.uid] = self.caches.devices.take(
-                claim.metadata.uid, allocation
-            )
+            caches.bookings[claim.metadata.uid] = caches.devices.take(claim.metadata.uid, allocation)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self._tasks is not None
+        task = self._tasks.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     # --- committing -----------------------------------------------------------
 
-    async def _commit(self, entry: Entry[Pod], claims: PodClaims, placement: Placement) -> None:
-        pod = entry.item
+    async def _commit(self, entries: list[Entry[Pod]], decision: list[Placed]) -> None:
         try:
-            await self.committer.commit(pod, claims, placement, None)
+            await self.committer.commit(decision)
         except CommitFailed as error:
-            self._commit_failed(entry, placement, error)
+            for entry, placed in zip(entries, decision, strict=True):
+                self._commit_failed(entry, placed, error)
         else:
-            self.statistics.bound += 1
-            self.caches.settle(pod, is_bound=True)
-            self.reporter.scheduled(pod, placement.node)
+            for placed in decision:
+                self.statistics.bound += 1
+                self.caches.settle(placed.pod, is_bound=True)
+                self.reporter.bound(placed.pod)
         finally:
-            task = asyncio.current_task()
-            assert task is not None
-            self._commits.discard(task)
-            self._free_commit.set()
+            self._commits -= 1
+            self._commit_ended.set()
 
-    def _commit_failed(self, entry: Entry[Pod], placement: Placement, error: CommitFailed) -> None:
+    def _commit_failed(self, entry: Entry[Pod], placed: Placed, error: CommitFailed) -> None:
         pod, caches = entry.item, self.caches
-        log.info("pod %s on %s: %s", entry.key, placement.node, error)
+        log.info("pod %s on %s: %s", entry.key, placed.placement.node, error)
         self.statistics.conflicts += error.is_conflict
         self.statistics.failures += not error.is_conflict
-        for claim in placement.claims:
+        for claim in placed.placement.claims:
             # Still there only if the claim has not come back allocated meanwhile.
             booking = caches.bookings.pop(claim.metadata.uid, None)
             if booking is not None:
@@ -285,20 +376,21 @@ class SchedulingLoop:
         caches.settle(pod, is_bound=False)
         caches.wake(Help.DEVICES)
         current = caches.pods.get(entry.key)
-        if current is None or current.metadata.uid != pod.metadata.uid or current.spec.node_name:
-            self._changed.set()
-            return
-        entry.item = current
-        if not error.is_conflict:
-            self.reporter.failed(pod, str(error))
-        caches.queue.restore(
-            entry,
-            asyncio.get_running_loop().time(),
-            _RETRY_AFTER_CONFLICT * (entry.failures + 1)
-            if error.is_conflict
-            else min(2.0**entry.failures, 10.0),
-        )
+        if current is not None and current.metadata.uid == pod.metadata.uid and not current.spec.node_name:
+            entry.item = current
+            group_key = _group_key(current)
+            if group_key is not None:
+                self._waiting_of_group[group_key].add(entry.key)
+            if not error.is_conflict:
+                self.reporter.failed(pod, str(error))
+            pause = _RETRY_AFTER_CONFLICT if error.is_conflict else 1.0
+            pause = min(pause * 2 ** min(entry.failures, 10), _LONGEST_RETRY)
+            caches.queue.restore(entry, asyncio.get_running_loop().time(), pause)
         self._changed.set()
 
 
-_NO_CLAIMS = PodClaims()
+def _group_key(pod: Pod) -> str | None:
+    reference = pod.spec.scheduling_group
+    if reference is None or not reference.pod_group_name:
+        return None
+    return f"{pod.metadata.namespace}/{reference.pod_group_name}"

@@ -16,8 +16,9 @@ from datetime import datetime
 from typing import Any
 
 from dray.api.core import Pod
-from dray.client import STRATEGIC_PATCH, Client, ClientError
+from dray.client import STRATEGIC_PATCH, Client, ClientError, EventRecorder
 from dray.client import resources as kinds
+from dray.control.scheduling.timestamps import timestamp
 
 log = logging.getLogger("dray.scheduler")
 
@@ -29,21 +30,16 @@ _MAX_MESSAGE = 1024
 @dataclass(slots=True)
 class _Report:
     pod: Pod
-    reason: str  # of the condition and the event
     message: str
-    is_condition: bool
 
 
 class Reporter:
-    """Writes conditions and events, one after the other, in the background."""
+    """Writes conditions and events in the background."""
 
-    def __init__(
-        self, client: Client, name: str, now: Callable[[], datetime], new_uid: Callable[[], str]
-    ) -> None:
+    def __init__(self, client: Client, recorder: EventRecorder, now: Callable[[], datetime]) -> None:
         self._client = client
-        self._name = name
+        self._recorder = recorder
         self._now = now
-        self._new_uid = new_uid
         self._line: asyncio.Queue[str] = asyncio.Queue()
         self._next: dict[str, _Report] = {}  # pod uid -> what to say; newer replaces older
         self._said: dict[str, tuple[str, float]] = {}  # pod uid -> (text, when)
@@ -73,7 +69,7 @@ class Reporter:
         message = explain if isinstance(explain, str) else explain()
         self._unready_no_more(uid)
         if said is None or said[0] != message:
-            self._say(_Report(pod, "Unschedulable", message, is_condition=True))
+            self._say(_Report(pod, message))
         self._said[uid] = (message, clock)
         return message
 
@@ -87,14 +83,14 @@ class Reporter:
 
     def _say_not_ready(self, pod: Pod, message: str) -> None:
         self._unready.pop(pod.metadata.uid, None)
-        self._say(_Report(pod, "Unschedulable", message, is_condition=True))
+        self._say(_Report(pod, message))
 
     def failed(self, pod: Pod, message: str) -> None:
         """A commit failed for a reason that people should see."""
-        self._say(_Report(pod, "FailedScheduling", message, is_condition=False))
+        self._recorder.record(kinds.PODS, pod.metadata, "Warning", "FailedScheduling", message)
 
-    def scheduled(self, pod: Pod, node: str) -> None:
-        """The pod is bound. The binding says it all; an event per pod would cost a write."""
+    def bound(self, pod: Pod) -> None:
+        """The pod has a node; the binding says it all, an event per pod would cost a write."""
         self._unready_no_more(pod.metadata.uid)
 
     def forget(self, uid: str) -> None:
@@ -119,37 +115,15 @@ class Reporter:
 
     async def _write(self, report: _Report) -> None:
         meta = report.pod.metadata
-        moment = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         message = report.message[:_MAX_MESSAGE]
-        if report.is_condition:
-            condition = {
-                "type": "PodScheduled",
-                "status": "False",
-                "reason": report.reason,
-                "message": message,
-                "lastTransitionTime": moment,
-            }
-            body: dict[str, Any] = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
-            path = kinds.PODS.path(meta.namespace, meta.name, "status")
-            await self._client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
-        event = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": f"{meta.name[:200]}.{self._new_uid()[:16]}", "namespace": meta.namespace},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": meta.namespace,
-                "name": meta.name,
-                "uid": meta.uid,
-            },
-            "type": "Warning",
-            "reason": "FailedScheduling",
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
             "message": message,
-            "source": {"component": self._name},
-            "reportingComponent": self._name,
-            "firstTimestamp": moment,
-            "lastTimestamp": moment,
-            "count": 1,
+            "lastTransitionTime": timestamp(self._now()),
         }
-        await self._client.call("POST", kinds.EVENTS.path(meta.namespace), event, view=None)
+        body: dict[str, Any] = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
+        path = kinds.PODS.path(meta.namespace, meta.name, "status")
+        await self._client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
+        self._recorder.record(kinds.PODS, meta, "Warning", "FailedScheduling", message)

@@ -1,0 +1,252 @@
+"""One decision: what to do with a pod (or its gang), given the caches as they are.
+
+Pure in spirit: reads the caches, changes nothing but the bookkeeping of the placer. The
+answer is a value that the loop acts upon: place these pods, or refuse, or wait, or first
+clear something out of the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from dray.api.core import ContainerExtendedResourceRequest, Pod, PodGroup
+from dray.api.features import Features
+from dray.api.resource import ResourceClaim
+from dray.control.scheduling.caches import Caches
+from dray.control.scheduling.timestamps import parse_timestamp
+from dray.scheduler import (
+    Help,
+    Member,
+    NotReady,
+    Placement,
+    Placer,
+    PodClaims,
+    PodShape,
+    Unplaceable,
+    gather_claims,
+    has_binding_conditions,
+    is_leftover,
+    judge_binding,
+    kind_of,
+    may_deallocate,
+    place_gang,
+    shape_of,
+    special_claim,
+    variants,
+)
+
+_NO_CLAIMS = PodClaims()
+Mappings = tuple[ContainerExtendedResourceRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A pod with its place; ready to be booked and committed."""
+
+    pod: Pod
+    shape: PodShape
+    claims: PodClaims
+    placement: Placement
+    group: PodGroup | None = None
+    mappings: Mappings = ()  # of the claim for extended resources, if there is one
+
+
+@dataclass(frozen=True, slots=True)
+class ClearFirst:
+    """A claim stands in the way: an allocation that cannot be used, or a leftover."""
+
+    claim: ResourceClaim
+    message: str
+    is_leftover: bool = False  # delete it; otherwise clear its allocation
+
+
+Decision = list[Placed] | Unplaceable | NotReady | ClearFirst
+
+
+class Decider:
+    """Decides about pods; see the module docstring."""
+
+    def __init__(
+        self,
+        caches: Caches,
+        placer: Placer,
+        features: Features,
+        now: Callable[[], datetime],
+        binding_timeout: float,
+    ) -> None:
+        self.caches = caches
+        self.placer = placer
+        self._features = features
+        self._now = now
+        self._binding_timeout = binding_timeout
+
+    # --- what a pod brings along ------------------------------------------------
+
+    def group_of(self, pod: Pod) -> PodGroup | None:
+        """Return the PodGroup of a pod, if it has one and it exists."""
+        reference = pod.spec.scheduling_group
+        if reference is None or not reference.pod_group_name:
+            return None
+        return self.caches.groups.get(f"{pod.metadata.namespace}/{reference.pod_group_name}")
+
+    def gang_of(self, pod: Pod) -> PodGroup | None:
+        """Return the pod's group if its pods start together or not at all."""
+        group = self.group_of(pod)
+        return group if group is not None and group.spec.scheduling_policy.gang is not None else None
+
+    def claims_of(self, pod: Pod) -> PodClaims | NotReady:
+        """Gather the pod's claims."""
+        if not pod.spec.resource_claims:
+            return _NO_CLAIMS
+        shares = self.group_of(pod) if "DRAWorkloadResourceClaims" in self._features else None
+        return gather_claims(pod, self.caches.claims.get, in_flight=self.caches.bookings, group=shares)
+
+    def kind_of(self, pod: Pod, shape: PodShape, claims: PodClaims) -> bytes:
+        """Pods of equal kind get equal answers; see the queue."""
+        group = self.gang_of(pod)
+        if group is not None:
+            return f"gang:{group.metadata.uid}".encode()
+        parts = [shape.key, str(pod.spec.priority or 0).encode()]
+        if claims.pending:
+            parts.append(kind_of(claims.pending))
+        parts += [claim.metadata.uid.encode() for claim in claims.allocated]
+        if self.caches.neighbours.objects():
+            parts.append(repr((pod.metadata.namespace, sorted((pod.metadata.labels or {}).items()))).encode())
+        return b"\x00".join(parts)
+
+    # --- deciding ---------------------------------------------------------------
+
+    def decide(self, pod: Pod, shape: PodShape, waiting_members: list[Pod]) -> Decision:
+        """Place the pod, alone or with its gang."""
+        claims = self.claims_of(pod)
+        if isinstance(claims, NotReady):
+            return claims
+        broken = self._broken(pod, claims)
+        if broken is not None:
+            return broken
+        gang = self.gang_of(pod)
+        if gang is not None:
+            needed = self._members_missing(gang, pod)
+            if needed > 1 or len(waiting_members) > 1:
+                return self._decide_gang(gang, waiting_members, needed)
+        asked = self.caches.extended.asked_by(pod) if "DRAExtendedResource" in self._features else frozenset()
+        if asked:
+            return self._decide_extended(pod, claims, asked)
+        answer = self.placer.place(pod, shape, claims, within=self._within(pod))
+        if isinstance(answer, Unplaceable):
+            return self._unusable(pod, claims) or answer
+        return [Placed(pod, shape, claims, answer, self._claim_group(pod))]
+
+    def _claim_group(self, pod: Pod) -> PodGroup | None:
+        return self.group_of(pod) if "DRAWorkloadResourceClaims" in self._features else None
+
+    def _within(self, pod: Pod) -> int | None:
+        """Keep off nodes that are being cleared for more important pods."""
+        taken = 0
+        for uid, (node, priority) in self.caches.nominated.items():
+            known = self.caches.state.nodes.get(node)
+            if known is not None and uid != pod.metadata.uid and priority > (pod.spec.priority or 0):
+                taken |= known.bit
+        return self.caches.state.all_nodes & ~taken if taken else None
+
+    def _broken(self, pod: Pod, claims: PodClaims) -> ClearFirst | NotReady | None:
+        """Find an allocation whose drivers have reported failure, or let the time run out."""
+        for claim in claims.allocated:
+            allocation = claim.status.allocation
+            if allocation is None or not has_binding_conditions(claim):
+                continue
+            since = parse_timestamp(allocation.allocation_timestamp)
+            waited = (self._now() - since).total_seconds() if since else 0.0
+            verdict = judge_binding(claim, waited, self._binding_timeout, self._features)
+            if not verdict.failure:
+                continue
+            name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+            if may_deallocate(claim, {pod.metadata.uid}):
+                return ClearFirst(claim, f"claim {name}: {verdict.failure}; it is allocated anew")
+            return NotReady(f"claim {name}: {verdict.failure}, and other pods hold it", frozenset({name}))
+        return None
+
+    def _unusable(self, pod: Pod, claims: PodClaims) -> ClearFirst | None:
+        """Find an allocation that pins the pod to nodes that do not take it, and that nobody else uses."""
+        for claim in claims.allocated:
+            allocation = claim.status.allocation
+            if (
+                allocation is not None
+                and allocation.node_selector is not None
+                and may_deallocate(claim, {pod.metadata.uid})
+            ):
+                name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+                return ClearFirst(claim, f"claim {name} was allocated where the pod cannot run")
+        return None
+
+    # --- gangs --------------------------------------------------------------------
+
+    def _members_missing(self, group: PodGroup, pod: Pod) -> int:
+        gang = group.spec.scheduling_policy.gang
+        wanted = gang.min_count if gang is not None else 1
+        name, namespace = group.metadata.name, group.metadata.namespace
+        placed = sum(
+            use.namespace == namespace
+            and use.pod.spec.scheduling_group is not None
+            and use.pod.spec.scheduling_group.pod_group_name == name
+            for use in self.caches.state.pods.values()
+        )
+        return wanted - placed
+
+    def _decide_gang(self, group: PodGroup, pods: list[Pod], needed: int) -> Decision:
+        name = f"{group.metadata.namespace}/{group.metadata.name}"
+        if len(pods) < needed:
+            message = f"waiting for {needed - len(pods)} more pods of group {name} (it starts with {needed})"
+            return Unplaceable(frozenset((Help.GROUP, f"group:{name}")), lambda: message)
+        members = []
+        for pod in pods:
+            claims = self.claims_of(pod)
+            if isinstance(claims, NotReady):
+                return Unplaceable(
+                    frozenset((f"group:{name}", *(f"claim:{key}" for key in claims.waits_for))),
+                    lambda claims=claims: claims.message,  # type: ignore[misc]
+                )
+            members.append(Member(pod, shape_of(pod), claims))
+        answer = place_gang(self.placer, members)
+        if isinstance(answer, Unplaceable) and 0 < needed < len(members):
+            answer = place_gang(self.placer, members[:needed])
+        if isinstance(answer, Unplaceable):
+            return Unplaceable(
+                answer.wishes | {f"group:{name}", Help.GROUP}, answer.explain, answer.stages, answer.is_fatal
+            )
+        return [
+            Placed(each.pod, each.shape, each.claims, placement, self._claim_group(each.pod))
+            for each, placement in zip(answer.members, answer.placements, strict=True)
+        ]
+
+    # --- extended resources ---------------------------------------------------------
+
+    def _decide_extended(self, pod: Pod, claims: PodClaims, asked: frozenset[str]) -> Decision:
+        """Try each kind of node with the claim that the pod would need there."""
+        leftover = next(
+            (claim for claim in self.caches.claims.items.values() if is_leftover(claim, pod)), None
+        )
+        if leftover is not None:
+            name = leftover.metadata.name
+            return ClearFirst(
+                leftover, f"claim {name} is left over from an earlier attempt", is_leftover=True
+            )
+        refusals: list[Unplaceable] = []
+        within = self._within(pod)
+        for nodes, by_devices in variants(self.caches.state, asked):
+            shape = shape_of(pod, without=by_devices)
+            mappings: Mappings = ()
+            wanted = claims
+            if by_devices:
+                special, mappings = special_claim(pod, by_devices, self.caches.extended.class_of)
+                wanted = PodClaims(claims.allocated, (*claims.pending, special), claims.of_group)
+            answer = self.placer.place(pod, shape, wanted, within=nodes if within is None else nodes & within)
+            if isinstance(answer, Placement):
+                return [Placed(pod, shape, wanted, answer, self._claim_group(pod), mappings)]
+            refusals.append(answer)
+        if not refusals:
+            return Unplaceable(frozenset({Help.NODES}), lambda: "0/0 nodes: the cluster has no nodes")
+        wishes = frozenset().union(*(each.wishes for each in refusals))
+        return Unplaceable(wishes | {Help.DEVICES}, lambda: "; ".join(each.explain() for each in refusals))

@@ -1,0 +1,61 @@
+"""Make room for a more important pod: say where it will go, then delete the victims.
+
+Each victim first gets the condition DisruptionTarget, so that people and controllers can
+see why it ended; then it is deleted by its uid, so that a namesake is never hit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from dray.api.core import Pod
+from dray.client import STRATEGIC_PATCH, Client, ClientError, Conflict, EventRecorder, NotFound
+from dray.client import resources as kinds
+from dray.control.scheduling.timestamps import timestamp
+from dray.scheduler import Preemption
+
+log = logging.getLogger("dray.scheduler")
+
+
+async def evict(
+    client: Client,
+    recorder: EventRecorder,
+    pod: Pod,
+    plan: Preemption,
+    name: str,
+    now: Callable[[], datetime],
+) -> None:
+    """Nominate the node and delete the victims; a failure is logged and the pod will be tried again."""
+    try:
+        path = kinds.PODS.path(pod.metadata.namespace, pod.metadata.name, "status")
+        body: dict[str, Any] = {
+            "metadata": {"uid": pod.metadata.uid},
+            "status": {"nominatedNodeName": plan.node},
+        }
+        await client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
+    except ClientError as error:
+        log.info("cannot nominate %s for %s: %s", plan.node, pod.metadata.name, error)
+    for victim in plan.victims:
+        meta = victim.pod.metadata
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": f"{name}: preempting to accommodate a higher priority pod",
+            "lastTransitionTime": timestamp(now()),
+        }
+        try:
+            path = kinds.PODS.path(meta.namespace, meta.name, "status")
+            body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
+            await client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
+            await client.delete(kinds.PODS, meta.name, meta.namespace, uid=meta.uid)
+        except (NotFound, Conflict):
+            continue  # it is gone already, or another pod has its name
+        except ClientError as error:
+            log.info("cannot evict %s: %s", meta.name, error)
+            continue
+        text = f"Preempted by pod {pod.metadata.namespace}/{pod.metadata.name} on node {plan.node}"
+        recorder.record(kinds.PODS, meta, "Normal", "Preempted", text)
