@@ -33,14 +33,12 @@ AGGREGATED_TYPE = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscov
 YAML_TYPE = "application/yaml"
 MEDIA_TYPES = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
 OTHER_PATHS = (
-    "/.well-known/openid-configuration",
     "/healthz",
     "/livez",
     "/metrics",
     "/openapi/v2",
     "/openapi/v3",
     "/openapi/v3/",
-    "/openid/v1/jwks",
     "/readyz",
     "/version",
 )

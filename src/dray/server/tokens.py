@@ -315,26 +315,6 @@ def key_id(key: ec.EllipticCurvePublicKey) -> str:
     return jwt.utils.base64url_encode(digest.finalize()).decode()
 
 
-def key_set(keys: Sequence[ec.EllipticCurvePublicKey]) -> Object:
-    """Return the JSON Web Key Set that /openid/v1/jwks serves."""
-    entries: list[Object] = []
-    for key in keys:
-        entry: Object = jwt.algorithms.ECAlgorithm.to_jwk(key, as_dict=True)
-        entries.append({**entry, "use": "sig", "kid": key_id(key), "alg": ALGORITHM})
-    return {"keys": entries}
-
-
-def openid_configuration(issuer: str, keys_url: str) -> Object:
-    """Return the document of /.well-known/openid-configuration."""
-    return {
-        "issuer": issuer,
-        "jwks_uri": keys_url,
-        "response_types_supported": ["id_token"],
-        "subject_types_supported": ["public"],
-        "id_token_signing_alg_values_supported": [ALGORITHM],
-    }
-
-
 def _check_lifetime(seconds: Any) -> None:
     problem = ""
     if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < SHORTEST:

@@ -11,7 +11,7 @@ from dray.server import pki
 from dray.server.authn import ANONYMOUS, Authenticator, TokenFileError, bearer_token, parse_token_file
 from dray.server.errors import ApiError
 from dray.server.requests import Request
-from dray.server.tokens import DEFAULT_ISSUER, TokenIssuer, TokenRefused, TokenVerifier, key_id, key_set
+from dray.server.tokens import DEFAULT_ISSUER, TokenIssuer, TokenRefused, TokenVerifier
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -225,9 +225,3 @@ def test_token_requests_are_checked(issuer, objects):
     assert ask(boundObjectRef=pod | {"kind": "Lease"}).code == 400
     objects.add("serviceaccounts", "drivers", "second", "sa-2")
     assert "different serviceaccount name" in ask("second", boundObjectRef=pod).message
-
-
-def test_the_key_set_publishes_the_public_half_only():
-    (entry,) = key_set([KEY.public_key()])["keys"]
-    assert entry["kid"] == key_id(KEY.public_key())
-    assert (entry["kty"], entry["crv"], "d" in entry) == ("EC", "P-256", False)
