@@ -12,7 +12,7 @@ import peers
 
 @pytest.fixture(scope="session")
 def kubernetes_peer():
-    with peers.kubernetes() as peer:
+    with peers.kubernetes(gates="GenericWorkload=true,DRAWorkloadResourceClaims=true") as peer:
         yield peer
 
 
