@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 NODE_USER_PREFIX = "system:node:"
 NODES_GROUP = "system:nodes"
 LEASE_NAMESPACE = "kube-node-lease"
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
 Reference = tuple[str, str]  # resource, name; in the namespace of the pod
 
@@ -109,7 +110,9 @@ class NodeAuthorizer:
         self._forget(key)
         node = (pod.get("spec") or {}).get("nodeName", "")
         if node:
-            self._pods.setdefault(node, {})[key] = frozenset(references_of(pod))
+            # A node makes its mirror pods itself, so they must not open anything to it.
+            mirrors = MIRROR_ANNOTATION in (pod["metadata"].get("annotations") or {})
+            self._pods.setdefault(node, {})[key] = frozenset(() if mirrors else references_of(pod))
             self._node_of_pod[key] = node
 
     def _forget(self, key: tuple[str, str]) -> None:
@@ -227,12 +230,12 @@ def references_of(pod: Object) -> Iterator[Reference]:
     for kind in ("initContainers", "containers", "ephemeralContainers"):
         for container in spec.get(kind) or ():
             yield from _environment_references(container)
+    made = {claim.get("name"): claim for claim in status.get("resourceClaimStatuses") or ()}
     for claim in spec.get("resourceClaims") or ():
-        if claim.get("resourceClaimName"):
-            yield "resourceclaims", claim["resourceClaimName"]
-    for claim in status.get("resourceClaimStatuses") or ():
-        if claim.get("resourceClaimName"):
-            yield "resourceclaims", claim["resourceClaimName"]
+        # Named by the pod itself, or made from a template and named in the status.
+        name = claim.get("resourceClaimName") or made.get(claim.get("name"), {}).get("resourceClaimName")
+        if name:
+            yield "resourceclaims", name
     extended = status.get("extendedResourceClaimStatus") or {}
     if extended.get("resourceClaimName"):
         yield "resourceclaims", extended["resourceClaimName"]

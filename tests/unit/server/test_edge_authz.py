@@ -271,16 +271,28 @@ def test_a_node_reads_only_what_its_pods_refer_to(world):
 
 
 def test_claims_made_from_templates_are_found_through_the_pod_status(world):
-    made = pod()
+    made = pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}])
     world.put("", "pods", made)
     assert not world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "p-gpu-x")
     status = {
-        "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "p-gpu-x"}, {"name": "none"}],
+        "resourceClaimStatuses": [
+            {"name": "gpu", "resourceClaimName": "p-gpu-x"},
+            {"name": "unknown-to-the-spec", "resourceClaimName": "stolen"},
+        ],
         "extendedResourceClaimStatus": {"resourceClaimName": "p-extended"},
     }
     world.put("", "pods", made | {"status": status})
     assert world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "p-gpu-x")
     assert world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "p-extended")
+    assert not world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "stolen")
+
+
+def test_a_mirror_pod_opens_nothing_to_the_node_that_made_it(world):
+    mirror = pod(imagePullSecrets=[{"name": "pull"}])
+    mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
+    world.put("", "pods", mirror)
+    assert not world.can(NODE, "get", "secrets", "default", "pull")
+    assert world.can(NODE, "get", "pods", "default", "p"), "but the pod itself is the node's"
 
 
 def test_a_node_touches_only_its_own_slices(world):

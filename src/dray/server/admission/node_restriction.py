@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dray.server.admission.plugin import Quiet, refused, target_of
-from dray.server.admission.service_accounts import MIRROR_ANNOTATION
 from dray.server.calls import Call
 from dray.server.errors import ApiError, not_found
-from dray.server.node_authz import node_name_of, references_of
+from dray.server.node_authz import MIRROR_ANNOTATION, node_name_of, references_of
 from dray.server.reader import Object, Reader
 
 RESTRICTION_DOMAIN = "node-restriction.kubernetes.io"

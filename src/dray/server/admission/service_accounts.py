@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 from dray.server.admission.plugin import Quiet, refused, target_of
 from dray.server.calls import Call
-from dray.server.node_authz import references_of
+from dray.server.node_authz import MIRROR_ANNOTATION, references_of
 from dray.server.reader import Object, Reader
 
 DEFAULT = "default"
-MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 VOLUME_PREFIX = "kube-api-access-"
 CA_CONFIG_MAP = "kube-root-ca.crt"
