@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
@@ -150,7 +151,10 @@ async def test_exit_codes_signals_and_exec_work(cluster):
         assert (result.exit_code, result.output) == (3, b"inside\n")
         codes = []
         on_exit = agent.pods.runtime._on_exit
-        agent.pods.runtime._on_exit = lambda id, code, reason: (codes.append(code), on_exit(id, code, reason))
+        agent.pods.runtime._on_exit = lambda which, code, reason: (
+            codes.append(code),
+            on_exit(which, code, reason),
+        )
         await cluster.api.client().delete(PODS, "reader", "default", grace_seconds=10)
         await eventually(lambda: pod_path() not in cluster.api.objects, 15)
         assert codes == [5]
@@ -185,13 +189,8 @@ async def test_a_container_survives_the_agent(cluster):
 
 
 async def test_an_oci_image_layout_is_unpacked_and_says_what_to_run(cluster):
-    busybox = shutil.which("busybox")
-    if busybox is None:
-        pytest.skip("busybox is not on this machine")
     cluster.images = cluster.root / "library"
-    make_layout(
-        cluster.images / "tools", [{"bin/sh": Path(busybox).read_bytes(), "gone": b"x"}, {".wh.gone": b""}]
-    )
+    make_layout(cluster.images / "tools", [{**shell_files(), "gone": b"x"}, {".wh.gone": b""}])
     async with cluster.up():
         cluster.api.put(
             pod_path(), pod(claims=(), containers=[{"name": "main", "image": "registry.example/tools:1"}])
@@ -211,6 +210,13 @@ async def test_an_oci_image_layout_is_unpacked_and_says_what_to_run(cluster):
             )
         )
         assert "unknown" in waiting
+
+
+def shell_files():
+    """The shell of this machine with its libraries, as files of a layer."""
+    listed = subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True, check=True).stdout
+    paths = ["/bin/sh", *(word for word in listed.split() if word.startswith("/"))]
+    return {path.lstrip("/"): Path(path).resolve().read_bytes() for path in paths}
 
 
 def make_layout(folder, layers):

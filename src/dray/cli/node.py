@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     )
 
     async def main() -> None:
-        async with Client.connect(args.kubeconfig, user_agent="dray-node") as client:
+        async with Client.connect(args.kubeconfig, user_agent="dray-node", connections=16) as client:
             task = asyncio.create_task(Agent(client, settings).run())
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, task.cancel)

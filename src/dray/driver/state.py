@@ -154,19 +154,24 @@ class StateFile:
         }
 
     def record(self, claim: RecordedClaim) -> None:
-        """Enter or replace a claim, durably."""
-        self._commit({**self.claims_by_uid, claim.uid: claim})
+        """Enter or replace a claim.
+
+        A started claim survives a kill of the process but perhaps not a power cut, and need not: that
+        undoes what was done to the hardware. A completed one is on disk before this returns.
+        """
+        self._commit({**self.claims_by_uid, claim.uid: claim}, durable=claim.is_complete)
 
     def forget(self, uid: str) -> None:
         """Strike a claim out, durably; nothing happens if it is not there."""
         if uid in self.claims_by_uid:
-            self._commit({known: claim for known, claim in self.claims_by_uid.items() if known != uid})
+            rest = {known: claim for known, claim in self.claims_by_uid.items() if known != uid}
+            self._commit(rest, durable=True)
 
-    def _commit(self, claims_by_uid: dict[str, RecordedClaim]) -> None:
+    def _commit(self, claims_by_uid: dict[str, RecordedClaim], *, durable: bool) -> None:
         book = msgspec.json.encode(_Book(boot_id=self._boot_id, claims=list(claims_by_uid.values())))
         sealed = msgspec.json.encode(_Sealed(msgspec.Raw(book), zlib.crc32(book)))
         try:
-            write_atomically(self.path, sealed, 0o600)
+            write_atomically(self.path, sealed, 0o600, durable=durable)
         except OSError as error:
             raise StateError(f"cannot write {self.path}: {error.strerror}") from error
         # Memory follows the disk, never leads it: a failed write changes nothing.

@@ -96,7 +96,7 @@ class Agent:
             backoff=settings.backoff,
         )
         self.server = NodeServer(
-            self.pods, settings.address, client_ca=settings.client_ca, metrics=self.metrics.text
+            self.pods, settings.address, root / "pki", client_ca=settings.client_ca, metrics=self.metrics.text
         )
         self.informer: Informer[RunPod] = Informer(
             client, PODS, RunPod, field_selector=f"spec.nodeName={settings.name}"

@@ -591,11 +591,8 @@ class PodMachine:
         """Return the pod's phase for its status."""
         if self.stage == FINISHED:
             return self._final_phase()
-        if self.stage in (PREPARING, INITIALIZING):
-            return "Pending"
-        if self.stage in (STOPPING, RELEASING) and not any(state.started_at for state in self.main):
-            return "Pending"
-        return "Running"
+        # As for kubelet: running begins with the first container, not with the wish to start it.
+        return "Running" if any(state.started_at for state in self.main) else "Pending"
 
     def _final_phase(self) -> str:
         if self.failed_reason or self.failed_message:

@@ -36,6 +36,8 @@ from dray.node.status import api_time, pod_status
 
 log = logging.getLogger("dray.node")
 
+_JOIN_SECONDS = 0.01
+
 
 @dataclass(slots=True)
 class _Pod:
@@ -353,6 +355,8 @@ class PodRunner:
     async def _write_status(self, uid: str, known: _Pod) -> None:
         pause = 0.1
         while known.is_dirty and not known.is_gone:
+            # Most changes come in bursts (started, then ready): wait for the second before writing the first.
+            await asyncio.sleep(_JOIN_SECONDS)
             known.is_dirty = False
             pod = known.machine.pod
             status = pod_status(

@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import ipaddress
 import json
 import ssl
-import tempfile
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from aiohttp import WSMsgType, web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from dray.node.logs import LogQuery, read_log
 from dray.node.pods import PodRunner
 from dray.node.runtime import ContainerId, StartError
 
 _CHANNEL_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+_CERTIFICATE_SECONDS = 300 * 86400  # then a new one is made
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 
 
@@ -39,12 +35,14 @@ class NodeServer:
         self,
         pods: PodRunner,
         address: str,
+        pki: Path,  # where certificate and key are kept
         *,
         client_ca: Path | None = None,
         metrics: Callable[[], bytes] = bytes,
     ) -> None:
         self._pods = pods
         self._address = address
+        self._pki = pki
         self._client_ca = client_ca
         self._metrics = metrics
         self._runner: web.AppRunner | None = None
@@ -62,7 +60,7 @@ class NodeServer:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         host = self._address if self._client_ca is not None else "127.0.0.1"
-        site = web.TCPSite(self._runner, host, port, ssl_context=self._tls())
+        site = web.TCPSite(self._runner, host, port, ssl_context=await self._tls())
         await site.start()
         self.port = self._runner.addresses[0][1]
 
@@ -71,16 +69,16 @@ class NodeServer:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    def _tls(self) -> ssl.SSLContext:
+    async def _tls(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        certificate, key = self_signed(self._address)
-        # The ssl module reads pairs only from files; the folder is private and gone at once.
-        with tempfile.TemporaryDirectory(prefix="dray-node-") as folder:
-            certificate_file, key_file = Path(folder, "tls.crt"), Path(folder, "tls.key")
-            certificate_file.write_bytes(certificate)
-            key_file.touch(mode=0o600)
-            key_file.write_bytes(key)
-            context.load_cert_chain(certificate_file, key_file)
+        certificate, key = self._pki / "node.crt", self._pki / "node.key"
+        if not certificate.exists() or time.time() - certificate.stat().st_mtime > _CERTIFICATE_SECONDS:
+            # A process of its own: the library that makes certificates would cost the agent 10 MB for ever.
+            line = (sys.executable, "-m", "dray.node.certificate", str(self._pki), self._address)
+            process = await asyncio.create_subprocess_exec(*line)
+            if await process.wait() != 0:
+                raise OSError(f"no certificate could be made in {self._pki}")
+        context.load_cert_chain(certificate, key)
         if self._client_ca is not None:
             context.load_verify_locations(self._client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
@@ -234,34 +232,4 @@ def _log_query(request: web.Request) -> LogQuery:
         since=start,
         timestamps=_is_true(request, "timestamps"),
         limit_bytes=number("limitBytes"),
-    )
-
-
-def self_signed(address: str) -> tuple[bytes, bytes]:
-    """Make a certificate and key for this start of the agent."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dray-node")])
-    now = datetime.datetime.now(datetime.UTC)
-    names: list[x509.GeneralName] = [
-        x509.DNSName("localhost"),
-        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
-    ]
-    if address != "127.0.0.1":
-        names.append(x509.IPAddress(ipaddress.ip_address(address)))
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=365))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return (
-        certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
     )
