@@ -117,6 +117,10 @@ class _Checker:
                 node.type = self._struct(node)
             case Fold():
                 node.type = self._fold(node)
+        if node.type.params and _is_too_big(node.type):
+            # Types of nested literals can double with every level.
+            self._complain(node, "type of the expression is too complex")
+            raise self._complaints.error()
         return node.type
 
     def _local(self, name: str) -> CelType | None:
@@ -321,3 +325,17 @@ class _Checker:
         kind = self.visit(node)
         if not self._assign(wanted, kind):
             self._mismatch(node, wanted, kind)
+
+
+_MAX_TYPE_PARTS = 2_000
+
+
+def _is_too_big(kind: CelType) -> bool:
+    left = _MAX_TYPE_PARTS
+    stack = [kind]
+    while stack:
+        left -= 1
+        if left < 0:
+            return True
+        stack.extend(stack.pop().params)
+    return False

@@ -7,7 +7,7 @@ from functools import cmp_to_key
 from itertools import pairwise
 
 from dray.cel.errors import Fault, no_such_overload
-from dray.cel.operators import add, contains
+from dray.cel.operators import add, contains, too_big
 from dray.cel.values import (
     MISSING,
     NOTHING,
@@ -23,7 +23,7 @@ from dray.cel.values import (
     map_key,
 )
 
-MAX_RANGE = 10_000_000
+MAX_RANGE = 1_000_000  # more would cost more than an evaluation may
 
 
 def make_range(count: int) -> list[object]:
@@ -31,7 +31,7 @@ def make_range(count: int) -> list[object]:
     if count < 0:
         raise Fault(f"lists.range: size must be non-negative, got {count}")
     if count > MAX_RANGE:
-        raise Fault(f"lists.range: size {count} exceeds maximum allowed ({MAX_RANGE})")
+        raise too_big()
     return list(range(count))
 
 

@@ -51,41 +51,52 @@ class Failure:
 class Meter:
     """Counts the cost of one evaluation."""
 
-    __slots__ = ("cost", "limit", "stack")
+    __slots__ = ("_present", "cost", "limit", "stack")
 
     def __init__(self, limit: int = RUN_TIME_LIMIT) -> None:
         self.cost = 0
         self.limit = limit
         self.stack: list[tuple[int, object]] = []
+        # How often each id is on the stack: spares the search for what is not there.
+        self._present: dict[int, int] = {}
+
+    def restart(self, cost: int) -> None:
+        """Forget the values; used when an evaluation begins again."""
+        self.cost = cost
+        self.stack.clear()
+        self._present.clear()
 
     def report(self, step_id: int, value: object, cost: int = 0) -> None:
         """Note the value of a finished step, and charge for it."""
         self.cost += cost
         self.stack.append((step_id, value))
+        self._present[step_id] = self._present.get(step_id, 0) + 1
         if self.cost > self.limit:
             raise CostLimitError("operation cancelled: actual cost limit exceeded")
 
+    def _pop(self, wanted: int) -> object:
+        """Remove the topmost value of an id with all above it; MISSING if it is not there."""
+        if not self._present.get(wanted):
+            return MISSING
+        while True:
+            step_id, value = self.stack.pop()
+            self._present[step_id] -= 1
+            if step_id == wanted:
+                return value
+
     def drop(self, *step_ids: int) -> None:
         """Remove the topmost value of each id, with all above it."""
-        stack = self.stack
         for wanted in step_ids:
-            for index in range(len(stack) - 1, -1, -1):
-                if stack[index][0] == wanted:
-                    del stack[index:]
-                    break
+            self._pop(wanted)
 
     def take(self, step_ids: list[int]) -> list[object] | None:
         """Remove the values of a call's arguments; None if one is not there."""
-        stack = self.stack
         values: list[object] = []
         for wanted in reversed(step_ids):
-            for index in range(len(stack) - 1, -1, -1):
-                if stack[index][0] == wanted:
-                    values.append(stack[index][1])
-                    del stack[index:]
-                    break
-            else:
+            value = self._pop(wanted)
+            if value is MISSING:
                 return None
+            values.append(value)
         values.reverse()
         return values
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
-from dray.cel.errors import Fault, no_such_overload
+from dray.cel.errors import CostLimitError, Fault, no_such_overload
 from dray.cel.values import (
     INT64_MAX,
     INT64_MIN,
@@ -24,6 +25,14 @@ from dray.cel.values import (
 
 MIN_TIME = -62135596800  # 0001-01-01T00:00:00Z
 MAX_TIME = 253402300799  # 9999-12-31T23:59:59Z
+
+
+MAX_RESULT = 2_000_000  # elements or characters; upstream has no such bound and may run out of memory
+
+
+def too_big() -> CostLimitError:
+    """Return the error of an operation whose result would be unreasonably big."""
+    return CostLimitError(f"operation cancelled: result has more than {MAX_RESULT} elements or characters")
 
 
 def _whole(left: object, right: object, operate: Callable[[int, int], int]) -> int | None:
@@ -53,13 +62,25 @@ def add(left: object, right: object) -> object:
     if number is not None:
         return number
     match left, right:
-        case (float(), float()) | (str(), str()) | (bytes(), bytes()) | (list(), list()):
-            return left + right  # type: ignore[operator]
+        case list(), list():
+            return _joined(left, right)
+        case str(), str():
+            return _joined(left, right)
+        case bytes(), bytes():
+            return _joined(left, right)
+        case float(), float():
+            return left + right
         case Duration(a), Duration(b):
             return duration_of(a + b)
         case (Timestamp(a), Duration(b)) | (Duration(b), Timestamp(a)):
             return timestamp_of(a + b)
     raise _refused("_+_", left)
+
+
+def _joined(left: Any, right: Any) -> object:
+    if len(left) + len(right) > MAX_RESULT:
+        raise too_big()
+    return left + right
 
 
 def subtract(left: object, right: object) -> object:

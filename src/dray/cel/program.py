@@ -12,6 +12,7 @@ from dray.api.semver import Semver
 from dray.cel import kinds
 from dray.cel.checker import check
 from dray.cel.codegen import compile_tree
+from dray.cel.depth import with_room
 from dray.cel.device import DeviceInput
 from dray.cel.environment import CONSUMABLE_CAPACITY, LIST_TYPE_ATTRIBUTES, Environment, environment_for
 from dray.cel.errors import CompileError, EvaluationError
@@ -82,7 +83,14 @@ class Program:
         """Evaluate with a meter of the caller's; raise EvaluationError."""
         if device.poison:
             raise EvaluationError(device.poison)
-        value = self._steps.run(Frame(meter, None, device.variables))
+        start = meter.cost
+        frame = Frame(meter, None, device.variables)
+
+        def attempt() -> object:
+            meter.restart(start)
+            return self._steps.run(frame)
+
+        value = with_room(attempt)
         if isinstance(value, Failure):
             raise EvaluationError(value.message)
         return value
@@ -187,6 +195,10 @@ def _gates(features: AbstractSet[str]) -> Features:
 
 @lru_cache(maxsize=65536)
 def _compile(expression: str, gates: Features, stored: bool, derived: bool) -> Program:
+    return with_room(lambda: _compile_anew(expression, gates, stored=stored, derived=derived))
+
+
+def _compile_anew(expression: str, gates: Features, *, stored: bool, derived: bool) -> Program:
     environment = environment_for(gates, stored=stored)
     complaints = Complaints(Source(expression))
     tree = parse(complaints)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dray.cel.errors import Fault
 from dray.cel.kinds import CelType
+from dray.cel.operators import MAX_RESULT, too_big
 from dray.cel.syntax import ListNode, MapNode, Node
 from dray.cel.values import Duration, Timestamp, Uint, map_items, type_name
 
@@ -131,7 +132,14 @@ def format_string(template: str, values: list[object]) -> str:
     try:
         pieces = parse_template(template, len(values))
         arguments = iter(values)
-        return "".join(piece if isinstance(piece, str) else _fill(piece, next(arguments)) for piece in pieces)
+        texts: list[str] = []
+        length = 0
+        for piece in pieces:
+            texts.append(piece if isinstance(piece, str) else _fill(piece, next(arguments)))
+            length += len(texts[-1])
+            if length > MAX_RESULT:
+                raise too_big()
+        return "".join(texts)
     except FormatProblem as problem:
         raise Fault(str(problem)) from None
     except StopIteration:

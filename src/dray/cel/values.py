@@ -22,7 +22,7 @@ from typing import Any
 
 from dray.api.quantity import Quantity
 from dray.api.semver import Semver
-from dray.cel.errors import Fault, no_such_overload
+from dray.cel.errors import CostLimitError, Fault, no_such_overload
 from dray.cel.kinds import CelType
 
 INT64_MIN = -(2**63)
@@ -272,7 +272,21 @@ def is_number(value: object) -> bool:
 _STRICT_LEFT = (Quantity, Semver, Url, Ip, Cidr, Format)
 
 
-def equal(left: object, right: object) -> bool:
+class _Budget:
+    """Bounds the comparisons of one equality: nested values may share their parts exponentially often."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = 200_000
+
+    def spend(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise CostLimitError("operation cancelled: comparison takes too many steps")
+
+
+def equal(left: object, right: object, budget: _Budget | None = None) -> bool:
     """Compare two values; raise Fault where the left one refuses the right one's type."""
     kind = type(left)
     if kind is type(right) and kind in _PLAIN:
@@ -282,11 +296,15 @@ def equal(left: object, right: object) -> bool:
     if is_number(left):
         return is_number(right) and left == right
     if isinstance(left, list):
-        return isinstance(right, list) and len(left) == len(right) and _equal_items(left, right)
+        return (
+            isinstance(right, list)
+            and len(left) == len(right)
+            and _equal_items(left, right, budget or _Budget())
+        )
     if isinstance(left, dict):
-        return isinstance(right, dict) and _equal_maps(left, right)
+        return isinstance(right, dict) and _equal_maps(left, right, budget or _Budget())
     if isinstance(left, Optional):
-        return _equal_optionals(left, right)
+        return _equal_optionals(left, right, budget)
     if isinstance(left, CelType):
         return isinstance(right, CelType) and left.name == right.name
     if isinstance(left, _STRICT_LEFT):
@@ -299,11 +317,12 @@ def equal(left: object, right: object) -> bool:
 _PLAIN = frozenset({str, int, bool, bytes, Duration, Timestamp, Quantity, Semver})
 
 
-def _equal_items(left: list[object], right: list[object]) -> bool:
+def _equal_items(left: list[object], right: list[object], budget: _Budget) -> bool:
     fault: Fault | None = None
     for one, other in zip(left, right, strict=True):
         try:
-            if not equal(one, other):
+            budget.spend()
+            if not equal(one, other, budget):
                 return False
         except Fault as error:
             fault = fault or error
@@ -312,22 +331,23 @@ def _equal_items(left: list[object], right: list[object]) -> bool:
     return True
 
 
-def _equal_maps(left: Mapping[object, object], right: Mapping[object, object]) -> bool:
+def _equal_maps(left: Mapping[object, object], right: Mapping[object, object], budget: _Budget) -> bool:
     if len(left) != len(right):
         return False
     for key, value in map_items(left):
         other = map_find(right, key)
         if other is MISSING:
             return False
-        if not equal(value, other):
+        budget.spend()
+        if not equal(value, other, budget):
             return False
     return True
 
 
-def _equal_optionals(left: Optional, right: object) -> bool:
+def _equal_optionals(left: Optional, right: object, budget: _Budget | None) -> bool:
     if not isinstance(right, Optional) or left.present != right.present:
         return False
-    return not left.present or equal(left.value, right.value)
+    return not left.present or equal(left.value, right.value, budget)
 
 
 def compare(left: object, right: object) -> int:

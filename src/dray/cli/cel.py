@@ -8,6 +8,7 @@ without an expression, as a small prompt.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -273,14 +274,12 @@ def _filter(args: argparse.Namespace) -> int:
     paths = [path for path in (args.expression, *args.files) if path is not None]
     for path in paths or ["-"]:
         try:
-            stream = sys.stdin if path == "-" else Path(path).open()
-        except OSError as error:
+            with contextlib.nullcontext(sys.stdin) if path == "-" else Path(path).open() as stream:
+                for number, line in enumerate(stream, 1):
+                    if line.strip():
+                        print(json.dumps(_answer_case(line, f"{path}:{number}")), flush=True)
+        except (OSError, UnicodeDecodeError) as error:
             raise _BadInputError(f"cannot read {path}: {error}") from None
-        for number, line in enumerate(stream, 1):
-            if line.strip():
-                print(json.dumps(_answer_case(line, f"{path}:{number}")), flush=True)
-        if stream is not sys.stdin:
-            stream.close()
     return 0
 
 
