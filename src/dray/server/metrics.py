@@ -4,6 +4,10 @@ Requests are counted and timed by verb, resource and code; what changes by itsel
 (objects stored, the size of the store) is asked for at the moment of scraping
 through gauges that hold a function.
 
+A path names its resource, and anybody can make up paths. So a refused request is
+counted under its own labels only when the like of it has succeeded before, else as
+`other`: what strangers ask for must not fill the memory.
+
 Counting is a dictionary access, because it happens on every request, and writing
 the text takes a page of code; the client library for Prometheus would cost the
 server more start-up time than everything else here together.
@@ -46,6 +50,9 @@ class RequestLabels:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+_OTHER = RequestLabels("other")
+
+
 @dataclass(slots=True)
 class _Durations:
     """A histogram of one kind of request."""
@@ -69,6 +76,7 @@ class Metrics:
     _long_running: dict[RequestLabels, int] = field(default_factory=lambda: defaultdict(int))
     _dropped: dict[str, int] = field(default_factory=lambda: {"readOnly": 0, "mutating": 0})
     _gauges: list[tuple[str, str, Samples]] = field(default_factory=list)
+    _real: set[RequestLabels] = field(default_factory=set)  # labels of requests that succeeded
 
     def add_gauge(self, name: str, help: str, samples: Samples) -> None:
         """Show a value that is asked for at scraping, such as the number of stored objects."""
@@ -85,17 +93,25 @@ class Metrics:
         self, labels: RequestLabels, request_kind: str, long_running: bool, code: int, seconds: float
     ) -> None:
         """Note that a request is done."""
-        self._requests[labels, code] += 1
+        counted = self._counted(labels, code)
+        self._requests[counted, code] += 1
         if long_running:
             self._long_running[labels] -= 1
+            if not self._long_running[labels]:
+                del self._long_running[labels]
         else:
             self._in_flight[request_kind] -= 1
-            self._durations[labels].add(seconds)
+            self._durations[counted].add(seconds)
 
     def dropped(self, labels: RequestLabels, request_kind: str) -> None:
         """Note that a request was refused because there were too many."""
         self._dropped[request_kind] += 1
-        self._requests[labels, 429] += 1
+        self._requests[self._counted(labels, 429), 429] += 1
+
+    def _counted(self, labels: RequestLabels, code: int) -> RequestLabels:
+        if code < 400:
+            self._real.add(labels)
+        return labels if labels in self._real else _OTHER
 
     def respond(self, request: Request) -> Response | None:
         """Answer /metrics; None for other paths."""

@@ -138,6 +138,24 @@ def test_durations_fall_into_their_buckets():
     assert (found["0.001"], found["0.005"], found["60"], found["+Inf"]) == ("1", "2", "2", "3")
 
 
+async def test_made_up_paths_do_not_fill_the_memory():
+    made = flow()
+
+    async def refuse():
+        raise bad_request("no")
+
+    for number in range(50):
+        for method in ("GET", f"VERB{number}"):
+            with pytest.raises(ApiError):
+                await made.run(Request(method, f"/apis/g{number}/v1/things{number}"), False, refuse)
+        watch = Request("GET", f"/apis/g{number}/v1/things", (("watch", "1"),))
+        with pytest.raises(ApiError):
+            await made.run(watch, False, refuse)
+    text = scraped(made)
+    assert "things" not in text
+    assert 'verb="other",group="",version="",resource="",subresource="",scope="",code="400"} 150' in text
+
+
 def test_label_values_are_escaped():
     made = Metrics()
     made.add_gauge("x", "X.", lambda: [({"name": 'a"b\\c\nd'}, 1)])
