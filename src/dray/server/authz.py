@@ -34,7 +34,9 @@ from dray.server.tokens import User
 __all__ = ["Attributes", "Authorizer", "Decision"]
 
 MASTERS_GROUP = "system:masters"
-REMEMBERED_ANSWERS = 50_000
+REMEMBERED_ANSWERS = 20_000
+# Longer questions are answered but not remembered: strangers choose paths and names.
+LONGEST_REMEMBERED = 512  # letters
 NODE_NAME_EXTRA = "authentication.kubernetes.io/node-name"
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
@@ -193,7 +195,7 @@ class Authorizer:
 
     def _by_roles(self, attributes: Attributes) -> Decision:
         user = attributes.user
-        question = (
+        question: tuple[str | tuple[str, ...], ...] = (
             user.name,
             user.groups,
             attributes.verb,
@@ -209,7 +211,8 @@ class Authorizer:
             answer = self._evaluate(attributes)
             if len(self._answers) >= REMEMBERED_ANSWERS:
                 self._answers.clear()
-            self._answers[question] = answer
+            if sum(map(len, question)) <= LONGEST_REMEMBERED:
+                self._answers[question] = answer
         return answer
 
     def _evaluate(self, asked: Attributes) -> Decision:

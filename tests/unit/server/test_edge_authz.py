@@ -203,6 +203,13 @@ def test_a_repeated_question_costs_microseconds(world):
     assert (time.perf_counter() - start) / 2000 < 100e-6
 
 
+def test_what_strangers_ask_does_not_fill_the_memory(world):
+    for number in range(50):
+        world.authorizer.authorize(Attributes(ANONYMOUS, "get", path=f"/{'x' * 5000}{number}"))
+        world.authorizer.authorize(Attributes(ANONYMOUS, "get", "", "pods", name=f"{'x' * 5000}{number}"))
+    assert len(world.authorizer._answers) == 0
+
+
 def test_refusals_are_worded_as_kubernetes_words_them(world):
     asked = Attributes(ANONYMOUS, "list", RESOURCE, "resourceclaims", namespace="default")
     with pytest.raises(ApiError) as caught:
