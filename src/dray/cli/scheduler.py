@@ -7,39 +7,46 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
+import socket
 import sys
+import uuid
 
 from dray.allocator import POLICIES
 from dray.api.features import KNOWN_GATES, Features
-from dray.client import Client, ClientError
+from dray.client import Client, ClientError, LeaderElection
 from dray.control.scheduling import SchedulerOptions, SchedulingLoop
+from dray.control.scheduling.probes import serve_probes
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, in-cluster, ~/.kube/config"
+    add = parser.add_argument
+    add("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, in-cluster, ~/.kube/config")
+    add("--context", metavar="NAME", help="context of the kubeconfig (default: its current one)")
+    add("--name", default="dray", help="schedule pods with this spec.schedulerName (default: dray)")
+    add("--policy", default="", choices=["", *POLICIES], help="choose nodes and devices by this policy")
+    add("--feature-gates", metavar="NAME=true,…", default="", help="switch features as on kube-scheduler")
+    add("--commits", type=int, default=16, metavar="N", help="pods written at the same time (default: 16)")
+    add("--binding-timeout", type=float, default=600.0, metavar="SECONDS", help="wait for binding conditions")
+    add("--no-preemption", action="store_true", help="never evict pods to make room")
+    add("--leader-elect", action="store_true", help="stand by while another scheduler of this name leads")
+    add(
+        "--leader-namespace",
+        default="kube-system",
+        metavar="NS",
+        help="where the lease is (default: kube-system)",
     )
-    parser.add_argument(
-        "--context", metavar="NAME", help="context of the kubeconfig (default: its current one)"
+    add("--probe-address", default="127.0.0.1", metavar="ADDR", help="address of /healthz and /metrics")
+    add(
+        "--probe-port",
+        type=int,
+        default=-1,
+        metavar="PORT",
+        help="port of /healthz and /metrics (default: none)",
     )
-    parser.add_argument(
-        "--name", default="dray", help="schedule pods with this spec.schedulerName (default: dray)"
-    )
-    parser.add_argument(
-        "--policy", default="", choices=["", *POLICIES], help="choose nodes and devices by this policy"
-    )
-    parser.add_argument(
-        "--feature-gates", metavar="NAME=true,…", default="", help="switch features as on kube-scheduler"
-    )
-    parser.add_argument(
-        "--commits", type=int, default=16, metavar="N", help="pods written at the same time (default: 16)"
-    )
-    parser.add_argument(
-        "--binding-timeout", type=float, default=600.0, metavar="SECONDS", help="wait for binding conditions"
-    )
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more on stderr")
+    add("-v", "--verbose", action="count", default=0, help="say more on stderr")
 
 
 def parse_gates(text: str) -> Features:
@@ -49,15 +56,16 @@ def parse_gates(text: str) -> Features:
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, _, value = part.partition("=")
         if name not in KNOWN_GATES or value.lower() not in ("true", "false"):
-            raise ValueError(
-                f"cannot read gate {part!r}; write NAME=true or NAME=false with one of: {', '.join(KNOWN_GATES)}"
-            )
+            known = ", ".join(KNOWN_GATES)
+            raise ValueError(f"cannot read gate {part!r}; write NAME=true or NAME=false with one of: {known}")
         (on if value.lower() == "true" else off).append(name)
     return Features.default().switched(on, off)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run until interrupted."""
+    import uvloop
+
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(args.verbose, 2)]
     logging.basicConfig(
         level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
@@ -69,35 +77,53 @@ def run(args: argparse.Namespace) -> int:
             features=parse_gates(args.feature_gates),
             max_commits=args.commits,
             binding_timeout=args.binding_timeout,
+            may_preempt=not args.no_preemption,
         )
-        import uvloop
-
         uvloop.run(_serve(args, options))
-    except (ValueError, ClientError) as error:
+    except (ValueError, ClientError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 async def _serve(args: argparse.Namespace, options: SchedulerOptions) -> None:
-    async with Client.connect(
-        args.kubeconfig, args.context, user_agent=f"dray-scheduler/{options.name}"
-    ) as client:
+    agent = f"dray-scheduler/{options.name}"
+    async with Client.connect(args.kubeconfig, args.context, user_agent=agent) as client:
         loop = SchedulingLoop(client, options)
-        task = asyncio.create_task(loop.run())
+        work = asyncio.create_task(_lead(args, client, loop) if args.leader_elect else loop.run())
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        ready = asyncio.create_task(loop.is_ready.wait())
-        await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
-        if loop.is_ready.is_set():
-            # The caches live as long as the process: keep the collector from walking them.
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(50_000, 20, 50)
-            print(f"ready: scheduling pods with schedulerName {options.name!r}", flush=True)
-        ready.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            try:
-                await task
-            except* ClientError as group:
-                raise group.exceptions[0] from None
+            asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+        probes = (
+            await serve_probes(loop, args.probe_address, args.probe_port) if args.probe_port >= 0 else None
+        )
+        if probes is not None:
+            print(f"probes on port {probes.sockets[0].getsockname()[1]}", flush=True)
+        announcing = asyncio.create_task(_announce(loop))
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+        except* ClientError as group:
+            raise group.exceptions[0] from None
+        finally:
+            announcing.cancel()
+            if probes is not None:
+                probes.close()
+
+
+async def _announce(loop: SchedulingLoop) -> None:
+    await loop.is_ready.wait()
+    # The caches live as long as the process: keep the collector from walking them.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    print(f"ready: scheduling pods with schedulerName {loop.options.name!r}", flush=True)
+
+
+async def _lead(args: argparse.Namespace, client: Client, loop: SchedulingLoop) -> None:
+    """Schedule while holding the lease; losing it ends the process, and its supervisor starts anew."""
+    identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+    election = LeaderElection(
+        client, f"dray-scheduler-{loop.options.name}", identity, namespace=args.leader_namespace
+    )
+    print(f"standing by as {identity}", flush=True)
+    await election.run(loop.run)

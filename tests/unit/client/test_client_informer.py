@@ -1,0 +1,215 @@
+"""The list-watch cache against a server in memory that forgets, cuts off and recreates."""
+
+import asyncio
+import contextlib
+
+import pytest
+from small_api import SmallApi
+
+from dray.api.core import Node
+from dray.client import EventRecorder, Gone, Informer, LeaderElection
+from dray.client import resources as kinds
+from dray.client.informer import key_of
+
+
+class Follower:
+    """Applies what an informer tells to a dict of its own, and notes it."""
+
+    def __init__(self):
+        self.items = {}
+        self.told = []
+
+    def __call__(self, old, new):
+        key = key_of((new or old).metadata)
+        if new is None:
+            del self.items[key]
+        else:
+            assert (key in self.items) == (old is not None)
+            self.items[key] = new
+        self.told.append(("-" if new is None else "+" if old is None else "~") + key)
+
+
+@contextlib.asynccontextmanager
+async def following(api, **options):
+    informer = Informer(api.client(), kinds.NODES, Node, **options)
+    follower = Follower()
+    informer.add_handler(follower)
+    task = asyncio.create_task(informer.run())
+    try:
+        await asyncio.wait_for(informer.wait_synced(), 5)
+        yield informer, follower
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(condition):
+    for _ in range(400):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("did not happen")
+
+
+def node(name, **labels):
+    return {"metadata": {"name": name, "labels": labels}}
+
+
+async def test_what_is_there_and_what_comes_is_told_in_order():
+    api = SmallApi()
+    client = api.client()
+    await client.create(kinds.NODES, node("a"))
+    async with following(api) as (informer, follower):
+        assert follower.told == ["+a"] and informer.has_synced
+        await client.create(kinds.NODES, node("b"))
+        await client.patch(kinds.NODES, "a", {"metadata": {"labels": {"x": "1"}}})
+        await client.delete(kinds.NODES, "b")
+        await until(lambda: len(follower.told) == 4)
+        assert follower.told == ["+a", "+b", "~a", "-b"]
+        assert follower.items == informer.items
+        assert informer.items["a"].metadata.labels == {"x": "1"}
+
+
+async def test_a_handler_that_comes_late_is_told_what_is_there():
+    api = SmallApi()
+    await api.client().create(kinds.NODES, node("a"))
+    async with following(api) as (informer, _):
+        late = Follower()
+        informer.add_handler(late)
+        assert late.told == ["+a"]
+
+
+async def test_raw_text_is_kept_beside_the_view():
+    api = SmallApi()
+    client = api.client()
+    await client.create(kinds.NODES, {**node("a"), "extra": {"unknown": [1, 2]}})
+    async with following(api, keep_raw=True) as (informer, follower):
+        assert b'"unknown"' in informer.raw("a")
+        await client.create(kinds.NODES, {**node("b"), "extra": {"more": 1}})
+        await until(lambda: "b" in follower.items)
+        assert informer.raw("b").startswith(b"{") and b'"more"' in informer.raw("b")
+
+
+async def test_after_a_gap_only_the_differences_are_told():
+    api = SmallApi()
+    client = api.client()
+    for name in ("stays", "goes", "changes", "returns"):
+        await client.create(kinds.NODES, node(name))
+    informer = Informer(client, kinds.NODES, Node)
+    follower = Follower()
+    informer.add_handler(follower)
+    await informer._list()
+    follower.told.clear()
+    await client.delete(kinds.NODES, "goes")
+    await client.patch(kinds.NODES, "changes", {"metadata": {"labels": {"x": "1"}}})
+    await client.delete(kinds.NODES, "returns")
+    await client.create(kinds.NODES, node("returns"))
+    await client.create(kinds.NODES, node("new"))
+    await informer._list()
+    assert sorted(follower.told) == ["+new", "+returns", "-goes", "-returns", "~changes"]
+    assert follower.told.index("-returns") < follower.told.index("+returns")
+    assert follower.items == informer.items
+
+
+async def test_a_forgotten_revision_leads_to_a_new_list(monkeypatch):
+    api = SmallApi()
+    client = api.client()
+    await client.create(kinds.NODES, node("a"))
+    informer = Informer(client, kinds.NODES, Node)
+    follower = Follower()
+    informer.add_handler(follower)
+    watches = []
+
+    async def forgetful(*args, **query):
+        watches.append(query["resourceVersion"])
+        if len(watches) == 1:
+            await client.create(kinds.NODES, node("b"))
+            raise Gone(410, __import__("dray.client.errors", fromlist=["Status"]).Status(), "watch")
+        await asyncio.sleep(3600)
+        yield []
+
+    monkeypatch.setattr(client, "watch_lines", forgetful)
+    task = asyncio.create_task(informer.run())
+    await until(lambda: len(watches) == 2)
+    task.cancel()
+    assert follower.told == ["+a", "+b"] and informer.relists == 2
+
+
+async def test_an_optional_resource_that_is_absent_counts_as_empty(monkeypatch):
+    api = SmallApi()
+    api.versions = set()
+    informer = Informer(api.client(), kinds.SLICES, Node, optional=True)
+    task = asyncio.create_task(informer.run())
+    await asyncio.wait_for(informer.wait_synced(), 5)
+    assert informer.items == {} and not informer.is_available
+    task.cancel()
+
+
+async def test_bookmarks_move_the_revision_and_nothing_else():
+    informer = Informer(SmallApi().client(), kinds.NODES, Node)
+    informer._take(b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"77"},"spec":null}}')
+    assert informer._revision == "77" and informer.items == {}
+
+
+async def test_one_of_two_candidates_leads_and_the_other_follows_when_it_ends():
+    api = SmallApi()
+    led = []
+
+    def candidate(name):
+        election = LeaderElection(
+            api.client(), "lock", name, namespace="ns", retry_period=0.02, lease_duration=1.0
+        )
+
+        async def lead():
+            led.append(name)
+            await asyncio.sleep(3600)
+
+        return asyncio.create_task(election.run(lead))
+
+    first = candidate("first")
+    await until(lambda: led == ["first"])
+    second = candidate("second")
+    await asyncio.sleep(0.1)
+    assert led == ["first"]
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await until(lambda: led == ["first", "second"])
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+
+
+async def test_a_stolen_lease_ends_leading():
+    api = SmallApi()
+    election = LeaderElection(api.client(), "lock", "me", namespace="ns", retry_period=0.02)
+    ended = []
+
+    async def lead():
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(True)
+
+    task = asyncio.create_task(election.run(lead))
+    await until(lambda: election.is_leading)
+    await api.client().patch(kinds.LEASES, "lock", {"spec": {"holderIdentity": "thief"}}, "ns")
+    await asyncio.wait_for(task, 5)
+    assert ended and not election.is_leading
+
+
+async def test_repeated_events_are_counted_not_repeated():
+    api = SmallApi()
+    recorder = EventRecorder(api.client(), "test")
+    meta = Node().metadata.__class__(name="n", namespace="ns", uid="u")
+    task = asyncio.create_task(recorder.run())
+    recorder.record(kinds.PODS, meta, "Warning", "Odd", "something is odd")
+    await until(lambda: any("events" in path for path in api.objects))
+    for _ in range(3):
+        recorder.record(kinds.PODS, meta, "Warning", "Odd", "something is odd")
+    await until(lambda: next(each for path, each in api.objects.items() if "events" in path)["count"] == 4)
+    assert sum("events" in path for path in api.objects) == 1
+    task.cancel()
+
+
+async def test_the_raw_text_needs_to_be_asked_for():
+    with pytest.raises(ValueError, match="keep_raw"):
+        Informer(SmallApi().client(), kinds.NODES, Node).raw("a")
