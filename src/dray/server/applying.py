@@ -110,7 +110,9 @@ class Applier:
         stored, created = await self._handlers.writer.update(
             call, transform, dry_run=options.dry_run, allow_create=not call.route.subresource
         )
-        return self._handlers.show(call, stored, 201 if created else 200, representation)
+        return self._handlers.show(
+            call, stored, 201 if created else 200, representation, dry_run=options.dry_run
+        )
 
     def _parse(self, call: Call, options: WriteOptions) -> Object:
         """Return the configuration, checked against the schema but without anything added."""

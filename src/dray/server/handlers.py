@@ -17,7 +17,7 @@ from dray.server.calls import Call, World
 from dray.server.deleting import Deleter
 from dray.server.encoding import encode, encode_yaml
 from dray.server.negotiation import JSON_TYPE, YAML_TYPE, Representation, negotiate
-from dray.server.objects import Objects, copy_json
+from dray.server.objects import Objects, copy_json, key_of
 from dray.server.options import DeleteOptions, delete_options, list_options, write_options
 from dray.server.reader import Object
 from dray.server.reading import ListReader, parse_version
@@ -97,7 +97,7 @@ class Handlers:
         self._check_namespace(call, new)
         drop_duplicate_owners(call, new)
         stored = await self.writer.create(call, new, dry_run=options.dry_run)
-        return self.show(call, stored, 201, representation)
+        return self.show(call, stored, 201, representation, dry_run=options.dry_run)
 
     async def update(self, call: Call) -> Response:
         """Replace an object (or its status) with the one in the body."""
@@ -111,7 +111,7 @@ class Handlers:
         stored, created = await self.writer.update(
             call, lambda old: copy_json(new), dry_run=options.dry_run, uid=uid
         )
-        return self.show(call, stored, 201 if created else 200, representation)
+        return self.show(call, stored, 201 if created else 200, representation, dry_run=options.dry_run)
 
     async def delete(self, call: Call) -> Response:
         """Delete one object."""
@@ -122,7 +122,7 @@ class Handlers:
         shows_object = strategy.returns_deleted and call.route.version not in strategy.status_when_deleted
         if vanished and not shows_object:
             return self.deleted_status(call, obj)
-        return self.show(call, obj, 200, representation)
+        return self.show(call, obj, 200, representation, dry_run=options.dry_run)
 
     async def deletecollection(self, call: Call) -> Response:
         """Delete all selected objects of a collection, one after the other."""
@@ -171,9 +171,23 @@ class Handlers:
             validation=validation,
         )
 
-    def show(self, call: Call, stored: Object, status: int, representation: Representation) -> Response:
+    def show(
+        self,
+        call: Call,
+        stored: Object,
+        status: int,
+        representation: Representation,
+        *,
+        dry_run: bool = False,
+    ) -> Response:
         """Return a stored object in the client's version and form."""
         route = call.route
+        if representation.is_plain and self.versions.is_stored_form(route.kind, route.version):
+            # What was just read or written is most often the very bytes that are stored.
+            metadata = stored["metadata"]
+            record = self.objects.store.get(key_of(route.kind, route.namespace, metadata.get("name", "")))
+            if record is not None and str(record.revision) == metadata.get("resourceVersion") and not dry_run:
+                return Response(status, record.value + b"\n")
         shown = self.versions.outgoing(route.kind, stored, route.version)
         return _encoded(status, self.shapes.one(call, shown, representation), representation)
 

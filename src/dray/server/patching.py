@@ -85,7 +85,7 @@ class Patcher:
         stored, _ = await self._handlers.writer.update(
             call, transform, dry_run=options.dry_run, allow_create=False
         )
-        return self._handlers.show(call, stored, 200, representation)
+        return self._handlers.show(call, stored, 200, representation, dry_run=options.dry_run)
 
     def patched(
         self,

@@ -40,6 +40,18 @@ def built_in_schema(group: str, version: str, kind: str) -> Type | None:
         return None
 
 
+@cache
+def has_raw(schema: Type) -> bool:
+    """Tell whether objects of a schema may hold raw JSON."""
+
+    def is_raw(kind: Type) -> bool:
+        while kind.element is not None:
+            kind = kind.element
+        return kind.kind == "raw"
+
+    return any(is_raw(field.type) for struct in schema.structs() for field in struct.fields.values())
+
+
 def stored_schema(kind: Kind) -> Type | None:
     """Return the schema in which objects of a built-in kind are stored."""
     group = "" if kind.group == "events.k8s.io" else kind.group
@@ -102,7 +114,8 @@ class Versions:
 
     def outgoing(self, kind: Kind, obj: Object, version: str) -> Object:
         """Return a stored object as a version shows it."""
-        shown: Object = compact_raw(obj)
+        schema = self.stored_schema(kind)
+        shown: Object = compact_raw(obj) if schema is not None and has_raw(schema) else obj
         if kind.group == "events.k8s.io":
             return convert_event(shown, kind.group)
         if version == kind.storage_version:
