@@ -3,6 +3,7 @@
 The chain is kube-apiserver's: who asks, may they, which path, then the verb. The
 parts are handed in by `assembly`; this module only says in which order they act.
 
+    dashboard pages (static)
     authenticate -> impersonate -> authorise -> health, discovery, OpenAPI
                  -> route -> verb -> warnings
 """
@@ -14,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from dray.api.kinds import Kind
-from dray.server import errors
+from dray.server import dashboard, errors
 from dray.server.authn import Authenticator
 from dray.server.authz import MASTERS_GROUP, Attributes, Authorizer
 from dray.server.calls import Call
@@ -52,7 +53,9 @@ class ApiServer:
     async def handle(self, request: Request) -> Response:
         """Answer one request; what a client did wrong becomes a Status."""
         try:
-            response = await self._answer(request)
+            # The dashboard's pages hold no data, so they need no permission; what they show does.
+            page = dashboard.respond(request.method, request.path, request.header("if-none-match"))
+            response = page if page is not None else await self._answer(request)
         except errors.ApiError as problem:
             response = problem.response()
         except StoreUnavailable as problem:

@@ -1,0 +1,87 @@
+// The edge: the Kubernetes API with the user's token. A collection is listed once and then followed by a watch.
+
+const PATHS = {
+  nodes: "/api/v1/nodes",
+  pods: "/api/v1/pods",
+  events: "/api/v1/events",
+  slices: "/apis/resource.k8s.io/v1/resourceslices",
+  claims: "/apis/resource.k8s.io/v1/resourceclaims",
+  classes: "/apis/resource.k8s.io/v1/deviceclasses",
+  rules: "/apis/resource.k8s.io/v1/devicetaintrules",
+};
+
+export class Denied extends Error {}
+
+let token = "";
+
+export function useToken(value) {
+  token = value;
+}
+
+async function get(path) {
+  const answer = await fetch(path, { headers: { Authorization: `Bearer ${token}`, Accept: "application/json" }, cache: "no-store" });
+  if (answer.status === 401) throw new Denied("The server does not know this token, or it has expired.");
+  if (answer.status === 403) throw new Denied("This token may not list the objects that the page shows.");
+  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  return answer;
+}
+
+export async function tryToken() {
+  await get(`${PATHS.slices}?limit=1`);
+}
+
+// Follow one collection for ever. `changed(kind, map)` is called at most once per animation frame by the caller.
+export async function follow(kind, store, changed, lost) {
+  let pause = 500;
+  for (;;) {
+    try {
+      const list = await (await get(PATHS[kind])).json();
+      store.clear();
+      for (const item of list.items ?? []) store.set(keyOf(item), item);
+      changed(kind);
+      pause = 500;
+      let version = list.metadata.resourceVersion;
+      for (;;) {
+        version = await watch(kind, version, store, changed);
+        if (version === null) break;
+      }
+    } catch (error) {
+      if (error instanceof Denied && kind !== "rules" && kind !== "events") {
+        lost(error);
+        return;
+      }
+      if (error instanceof Denied) return;
+      lost(error);
+      await new Promise((resume) => setTimeout(resume, pause));
+      pause = Math.min(pause * 2, 15000);
+    }
+  }
+}
+
+async function watch(kind, version, store, changed) {
+  const query = new URLSearchParams({ watch: "1", allowWatchBookmarks: "true", resourceVersion: version });
+  const answer = await get(`${PATHS[kind]}?${query}`);
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return version;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (!line) continue;
+      const event = JSON.parse(line);
+      if (event.type === "ERROR") return null;
+      version = event.object.metadata.resourceVersion;
+      if (event.type === "BOOKMARK") continue;
+      if (event.type === "DELETED") store.delete(keyOf(event.object));
+      else store.set(keyOf(event.object), event.object);
+    }
+    changed(kind);
+  }
+}
+
+export function keyOf(object) {
+  const { namespace, name } = object.metadata;
+  return namespace ? `${namespace}/${name}` : name;
+}
