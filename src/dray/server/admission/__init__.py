@@ -7,6 +7,5 @@ API errors that Kubernetes gives.
 """
 
 from dray.server.admission.chain import AdmissionChain, Plugin
-from dray.server.admission.priority import system_priority_classes
 
-__all__ = ["AdmissionChain", "Plugin", "system_priority_classes"]
+__all__ = ["AdmissionChain", "Plugin"]

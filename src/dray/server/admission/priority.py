@@ -12,29 +12,6 @@ GROUP = "scheduling.k8s.io"
 PREEMPT_LOWER = "PreemptLowerPriority"
 
 
-def system_priority_classes() -> list[Object]:
-    """Return the two classes that every cluster starts with."""
-    described = (
-        ("system-node-critical", 2_000_001_000, "must not be moved from their current node"),
-        (
-            "system-cluster-critical",
-            2_000_000_000,
-            "must run in the cluster, but can be moved to another node if necessary",
-        ),
-    )
-    return [
-        {
-            "apiVersion": f"{GROUP}/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": name},
-            "value": value,
-            "description": f"Used for system critical pods that {purpose}.",
-            "preemptionPolicy": PREEMPT_LOWER,
-        }
-        for name, value, purpose in described
-    ]
-
-
 @dataclass(slots=True)
 class Priority(Quiet):
     """Resolve priorityClassName; allow one default class at most."""
