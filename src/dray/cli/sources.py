@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 from pathlib import Path
 
 import yaml
 
 from dray.cli.output import CommandError
 from dray.client import Client, ClientError, KubeconfigError
+from dray.drivers.hardware import load_profile, profile_names
+from dray.sim.hardware import hardware_snapshot
 from dray.sim.snapshot import Snapshot, SnapshotError, capture, load_snapshot
 
 
@@ -21,7 +24,8 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="a kubeconfig, a snapshot made by `dray snapshot`, or manifests; may be given more than once",
+        help="a kubeconfig, a snapshot made by `dray snapshot`, manifests, or a hardware profile such as dgx-h100:2; "
+        "may be given more than once",
     )
     parser.add_argument(
         "--kubeconfig", metavar="FILE", help="the cluster to look at (default: $KUBECONFIG, ~/.kube/config)"
@@ -32,19 +36,34 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
 def is_kubeconfig(path: Path) -> bool:
     """Say whether a file is a kubeconfig."""
     try:
-        document = yaml.safe_load(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        # Snapshots are large and parsing YAML is slow: look at the words first.
+        if not re.search(r"""["']?kind["']?\s*:\s*["']?Config\b""", text):
+            return False
+        document = yaml.safe_load(text)
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
         return False
     return isinstance(document, dict) and document.get("kind") == "Config" and "clusters" in document
 
 
+def profile_snapshot(text: str) -> Snapshot | None:
+    """Return the snapshot of a cluster with `PROFILE[:COUNT]`; None when it is not the name of a profile."""
+    name, _, number = text.partition(":")
+    if name not in profile_names() or (number and not number.isdigit()):
+        return None
+    return hardware_snapshot([(load_profile(name), int(number or 1))])
+
+
 def load_source(args: argparse.Namespace, *, offline: bool = False) -> Snapshot:
     """Return the snapshot that the flags name; with `offline` nothing named means an empty one."""
-    files = [Path(name) for name in args.against]
+    profiles = {name: found for name in args.against if (found := _profile_unless_file(name)) is not None}
+    files = [Path(name) for name in args.against if name not in profiles]
     for path in files:
         if not path.exists():
             raise CommandError(
-                f"{path} does not exist", "give a kubeconfig, a file made by `dray snapshot`, or manifests"
+                f"{path} does not exist",
+                "give a kubeconfig, a file made by `dray snapshot`, manifests, or a hardware profile: "
+                + ", ".join(profile_names()),
             )
     kubeconfigs = [path for path in files if is_kubeconfig(path)]
     manifests = [path for path in files if path not in kubeconfigs]
@@ -52,13 +71,19 @@ def load_source(args: argparse.Namespace, *, offline: bool = False) -> Snapshot:
         snapshot = load_snapshot(manifests)
         if args.kubeconfig:
             kubeconfigs.append(Path(args.kubeconfig))
-        if not files and not kubeconfigs and not offline:
+        for found in profiles.values():
+            snapshot = found.merged(snapshot)
+        if not files and not profiles and not kubeconfigs and not offline:
             snapshot = captured(None, args.context)
         for path in kubeconfigs:
             snapshot = captured(str(path), args.context).merged(snapshot)
     except SnapshotError as error:
         raise CommandError(str(error)) from error
     return snapshot
+
+
+def _profile_unless_file(name: str) -> Snapshot | None:
+    return None if Path(name).exists() else profile_snapshot(name)
 
 
 def captured(kubeconfig: str | None, context: str | None = None) -> Snapshot:

@@ -69,7 +69,7 @@ def read_documents(file: str, data: bytes) -> list[Document]:
         nodes = list(yaml.compose_all(text.replace("\t", " ") if is_json else text, _loader()))
     except yaml.YAMLError as error:
         raise _problem(str(error)) from None
-    documents = []
+    documents: list[Document] = []
     # An empty document composes to nothing in some positions, and constructs to None in all.
     nodes = [node for node in nodes if not _is_empty(node)]
     values = [value for value in values if value is not None]

@@ -20,7 +20,16 @@ from dray.sim.linting.findings import Problem, error
 
 # What v1beta1 writes directly into a request, and later versions into `exactly`.
 FLAT_REQUEST = frozenset(
-    "deviceClassName selectors allocationMode count adminAccess tolerations capacity derivedAttributes".split()
+    [
+        "deviceClassName",
+        "selectors",
+        "allocationMode",
+        "count",
+        "adminAccess",
+        "tolerations",
+        "capacity",
+        "derivedAttributes",
+    ]
 )
 _WORDS = {
     "string": "text",
