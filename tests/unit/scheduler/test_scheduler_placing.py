@@ -1,0 +1,227 @@
+"""Placing one pod: every rule refuses where it should, with the right counts and wishes."""
+
+import pytest
+from scheduler_builders import (
+    SmallCluster,
+    allocated,
+    claim,
+    container,
+    device_class,
+    node,
+    pod,
+    resource_slice,
+)
+
+from dray.allocator import policy_named
+from dray.scheduler import Help
+
+
+def cluster(*nodes):
+    return SmallCluster(*nodes)
+
+
+def refused(answer):
+    assert not answer
+    return answer.explain()
+
+
+def test_a_pod_goes_where_there_is_room():
+    small = cluster(node("a", cpu="1"), node("b", cpu="4"))
+    assert small.place(pod("p", containers=[container(cpu="2")])).node == "b"
+
+
+def test_a_full_cluster_says_what_is_short_and_what_helps():
+    small = cluster(node("a", cpu="1"), node("b", cpu="1", memory="1Gi"))
+    answer = small.place(pod("p", containers=[container(cpu="2", memory="2Gi")]))
+    assert refused(answer) == "0/2 nodes: 1 insufficient cpu; 1 insufficient cpu, memory"
+    assert answer.wishes == {Help.ROOM, Help.NODES}
+
+
+def test_the_number_of_pods_counts():
+    small = cluster(node("a", pods="1"))
+    small.run(pod("first"))
+    assert "too many pods" in refused(small.place(pod("second")))
+
+
+@pytest.mark.parametrize(
+    ("refusing", "wanted", "words"),
+    [
+        (node("a", unschedulable=True), pod("p"), "unschedulable"),
+        (node("a"), pod("p", node_selector={"disk": "ssd"}), "nodeSelector disk=ssd"),
+        (
+            node("a", taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}]),
+            pod("p"),
+            "untolerated taint k=v:NoSchedule",
+        ),
+        (
+            node("a", labels={"zone": "1"}),
+            pod(
+                "p",
+                affinity={
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                            "nodeSelectorTerms": [
+                                {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["2"]}]}
+                            ]
+                        }
+                    }
+                },
+            ),
+            "node affinity",
+        ),
+    ],
+)
+def test_static_rules_refuse(refusing, wanted, words):
+    answer = cluster(refusing).place(wanted)
+    assert words in refused(answer)
+    assert answer.wishes == {Help.NODES}
+
+
+def test_tolerations_open_the_door():
+    small = cluster(node("a", taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}]))
+    assert small.place(pod("p", tolerations=[{"key": "k", "operator": "Equal", "value": "v"}])).node == "a"
+    assert small.place(pod("q", tolerations=[{"operator": "Exists"}])).node == "a"
+    assert not small.place(pod("r", tolerations=[{"key": "k", "operator": "Equal", "value": "w"}]))
+
+
+def test_a_host_port_is_given_once_per_node_and_address():
+    small = cluster(node("a"))
+    port = [{"containerPort": 80, "hostPort": 80}]
+    small.run(pod("p", containers=[container(ports=port)]))
+    assert "port" in refused(small.place(pod("q", containers=[container(ports=port)])))
+    udp = [{"containerPort": 80, "hostPort": 80, "protocol": "UDP"}]
+    assert small.place(pod("r", containers=[container(ports=udp)])).node == "a"
+    small.end(pod("p"))
+    assert small.place(pod("q", containers=[container(ports=port)])).node == "a"
+
+
+def test_soft_taints_and_preferences_decide_between_equals():
+    soft = [{"key": "k", "effect": "PreferNoSchedule"}]
+    assert cluster(node("a", taints=soft), node("b")).place(pod("p")).node == "b"
+    prefers = {
+        "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 100,
+                    "preference": {"matchExpressions": [{"key": "fast", "operator": "Exists"}]},
+                }
+            ]
+        }
+    }
+    assert cluster(node("a"), node("b", labels={"fast": "1"})).place(pod("p", affinity=prefers)).node == "b"
+
+
+def _away(key="kubernetes.io/hostname", **labels):
+    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": key}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def _near(key, **labels):
+    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": key}
+    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def test_anti_affinity_works_in_both_directions():
+    small = cluster(node("a"), node("b"))
+    first = small.run(pod("p", labels={"app": "x"}, affinity=_away(app="x")))
+    second = small.run(pod("q", labels={"app": "x"}))
+    assert {first.node, second.node} == {"a", "b"}
+    answer = small.place(pod("r", labels={"app": "x"}, affinity=_away(app="x")))
+    assert "anti-affinity" in refused(answer)
+    assert Help.NEIGHBOURS in answer.wishes
+    small.end(pod("q"))
+    assert small.place(pod("r", labels={"app": "x"}, affinity=_away(app="x"))).node == second.node
+
+
+def test_affinity_follows_the_group_and_its_first_pod_may_go_anywhere():
+    small = cluster(
+        node("a", labels={"zone": "1"}), node("b", labels={"zone": "2"}), node("c", labels={"zone": "2"})
+    )
+    wish = _near("zone", app="x")
+    small.run(pod("p", labels={"app": "x"}, affinity=wish, node_selector={"kubernetes.io/hostname": "b"}))
+    for name in ("q", "r", "s"):
+        assert small.run(pod(name, labels={"app": "x"}, affinity=wish)).node in ("b", "c")
+    assert not small.place(pod("t", labels={"app": "y"}, affinity=_near("zone", app="y2")))
+
+
+def test_spreading_keeps_the_skew():
+    small = cluster(
+        node("a", labels={"zone": "1"}), node("b", labels={"zone": "2"}), node("c", labels={"zone": "2"})
+    )
+    rule = [
+        {
+            "maxSkew": 1,
+            "topologyKey": "zone",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": "x"}},
+        }
+    ]
+    zones = {"a": 0, "b": 1, "c": 1}
+    counts = [0, 0]
+    for index in range(6):
+        answer = small.run(pod(f"p{index}", labels={"app": "x"}, topology_spread_constraints=rule))
+        counts[zones[answer.node]] += 1
+        assert abs(counts[0] - counts[1]) <= 1
+
+
+def gpus(*names, **options):
+    small = SmallCluster(**options)
+    small.add(device_class())
+    for name in names:
+        small.add(node(name), resource_slice(name, "g0", "g1"))
+    return small
+
+
+def test_claims_go_where_devices_are_free():
+    small = gpus("a")
+    small.add(node("empty"))
+    small.run(pod("p"), claim("c1"))
+    assert small.run(pod("q"), claim("c2")).node == "a"
+    answer = small.place(pod("r"), claim("c3"))
+    assert refused(answer).startswith("0/2 nodes: ")
+    assert Help.DEVICES in answer.wishes
+    small.end(pod("p"))
+    assert small.place(pod("r"), claim("c3")).node == "a"
+
+
+def test_an_allocated_claim_pins_the_pod():
+    small = gpus("a", "b")
+    plan = small.place(pod("p", node_selector={"kubernetes.io/hostname": "b"}), claim("c"))
+    shared = allocated(claim("c"), plan.allocations[0], "p")
+    assert small.place(pod("q"), allocated=[shared]).node == "b"
+    answer = small.place(pod("r", node_selector={"kubernetes.io/hostname": "a"}), allocated=[shared])
+    assert "is allocated elsewhere" in refused(answer)
+    assert "claim:ns/c" in answer.wishes
+
+
+def test_a_missing_class_is_fatal_and_says_so():
+    small = SmallCluster()
+    small.add(node("a"), resource_slice("a", "g0"))
+    answer = small.place(pod("p"), claim("c"))
+    assert answer.is_fatal and "device class gpu" in refused(answer)
+
+
+def test_refusals_are_remembered_until_something_is_freed():
+    small = gpus(*(f"n{index}" for index in range(50)))
+    pods = [
+        pod(f"p{index}", node_selector={"kubernetes.io/hostname": f"n{index // 2}"}) for index in range(100)
+    ]
+    for index, each in enumerate(pods):
+        small.run(each, claim(f"c{index}"))
+    small.place(pod("x"), claim("x"))
+    before = small.devices.asked
+    assert not small.place(pod("x"), claim("x"))
+    assert small.devices.asked == before, "nothing changed, so nobody is asked again"
+    small.end(pods[77])
+    assert small.place(pod("x"), claim("x")).node == "n38"
+    assert small.devices.asked == before + 1, "only the node where something was freed is asked"
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("pack", "half"), ("spread", "free")])
+def test_a_policy_prefers_nodes_by_what_is_left(policy, expected):
+    small = SmallCluster(policy=policy_named(policy))
+    small.add(device_class())
+    for name in ("half", "free"):
+        small.add(node(name), resource_slice(name, "g0", "g1"))
+    small.run(pod("p", node_selector={"kubernetes.io/hostname": "half"}), claim("c1"))
+    assert small.place(pod("q"), claim("c2")).node == expected
