@@ -25,7 +25,7 @@ from dray.allocator.cases import add_rest, read_case
 from dray.api.resource import ResourceClaim, ResourceSlice
 
 PEER = Path(__file__).resolve().parent / "peer"
-LIMIT_MS = 20_000  # an upstream search that takes longer is stopped
+LIMIT_MS = 5_000  # an upstream search that takes longer is stopped
 
 
 class Peer:

@@ -467,7 +467,7 @@ def _counter_sets(slices: list[SliceFacts]) -> tuple[CounterSets, str]:
 class NodeView:
     """A node with its pools in the order of the search."""
 
-    __slots__ = ("has_invalid", "name", "node", "pools")
+    __slots__ = ("has_invalid", "looks", "name", "node", "pools")
 
     def __init__(self, node: Node, pools: list[PoolView]) -> None:
         self.name = node.metadata.name
@@ -475,3 +475,4 @@ class NodeView:
         pools.sort(key=lambda pool: (pool.has_conditions, pool.id))
         self.pools = tuple(pools)
         self.has_invalid = any(pool.invalid_reason for pool in pools)
+        self.looks: dict[int, tuple[int, ...]] = {}  # number of a grouping -> faces of the pools

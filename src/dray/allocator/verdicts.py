@@ -3,9 +3,9 @@
 A question is asked of many nodes, and of the same nodes again for the next pod made from
 the same template. Four memories, each cheaper than the one behind it:
 
-  1. `Grouping`: nodes that cannot be told apart by certain attributes and have the same left
-     are one group, with a number. Questions that read the same attributes share the
-     grouping, so a new question about 5,000 known nodes costs two lookups a node.
+  1. `Ground` and `Grouping`: nodes that cannot be told apart by certain attributes and have
+     the same left are one group, with a number. Questions that read the same attributes
+     share the grouping, so a new question about 5,000 known nodes costs two lookups a node.
   2. per question and group: the verdict.
   3. per question and likeness: groups that differ only in devices the question does not
      want are alike, too. A solution is a list of positions, so it fits all of them.
@@ -29,7 +29,7 @@ from dray.allocator.requests import Question
 from dray.allocator.search import Outcome, Search
 
 _MOST_GROUPS = 50_000
-_MOST_FACES_PER_POOL = 64
+_MOST_FACES = 64
 _numbers = count()
 
 
@@ -51,14 +51,46 @@ class Journal:
         self.nodes: list[str] = []
 
 
-class Grouping:
-    """Nodes that look the same through certain attributes, and have the same left."""
+class Ground:
+    """Nodes of equal structure with the same left, whatever their attributes are.
 
-    def __init__(self, reads: tuple[str, ...] | None, *, sees_operations: bool) -> None:
+    The groups are made when the views of nodes are put together, so that questions find
+    them ready; what a question reads only refines them.
+    """
+
+    def __init__(self, *, sees_operations: bool) -> None:
+        self._by_node: dict[str, int] = {}  # node -> group, of nodes that have not changed since
+        self._sees_operations = sees_operations  # whether what the node can skip matters
+        self._groups: dict[Hashable, int] = {}
+
+    def forget(self, node: str) -> None:
+        """Forget a node that changed."""
+        self._by_node.pop(node, None)
+
+    def forget_all(self) -> None:
+        """Forget all nodes."""
+        self._by_node.clear()
+
+    def group(self, view: NodeView) -> int:
+        """Return the group of a node."""
+        found = self._by_node.get(view.name)
+        if found is None:
+            key: Hashable = tuple([(pool.structure, pool.ledger_key) for pool in view.pools])
+            if self._sees_operations:
+                key = (key, OPTIONAL_OPERATIONS in view.node.status.declared_features)
+            found = _number_of(self._groups, key)
+            self._by_node[view.name] = found
+        return found
+
+
+class Grouping:
+    """The ground, refined by the values of certain attributes."""
+
+    def __init__(self, ground: Ground, reads: tuple[str, ...] | None) -> None:
         self.reads = reads  # None: every attribute
         self.by_node: dict[str, int] = {}  # node -> group, of nodes that have not changed since
+        self._ground = ground
         self._number = next(_numbers)
-        self._sees_operations = sees_operations  # whether what the node can skip matters
         self._groups: dict[Hashable, int] = {}
         self._faces: dict[Hashable, int] = {}
         self._journal: Journal | None = None
@@ -78,15 +110,14 @@ class Grouping:
         """Return the group of a node."""
         found = self.by_node.get(view.name)
         if found is None:
-            key: Hashable = tuple([(self.face(pool), pool.ledger_key) for pool in view.pools])
-            if self._sees_operations:
-                key = (key, OPTIONAL_OPERATIONS in view.node.status.declared_features)
-            found = self._groups.get(key)
-            if found is None:
-                if len(self._groups) >= _MOST_GROUPS:
-                    self._groups.clear()
-                # Numbers are never used twice, so that a dropped group cannot be mistaken for a new one.
-                found = self._groups[key] = next(_numbers)
+            found = self._ground.group(view)
+            if self.reads != ():
+                looks = view.looks.get(self._number)
+                if looks is None:
+                    if len(view.looks) >= _MOST_FACES:
+                        view.looks.clear()
+                    looks = view.looks[self._number] = tuple([self.face(pool) for pool in view.pools])
+                found = _number_of(self._groups, (found, looks))
             self.by_node[view.name] = found
         return found
 
@@ -99,10 +130,20 @@ class Grouping:
             else:
                 columns = tuple([pool.column(name) for name in self.reads])
             found = self._faces.setdefault((pool.structure, columns), len(self._faces))
-            if len(pool.faces) >= _MOST_FACES_PER_POOL:
+            if len(pool.faces) >= _MOST_FACES:
                 pool.faces.clear()
             pool.faces[self._number] = found
         return found
+
+
+def _number_of(groups: dict[Hashable, int], key: Hashable) -> int:
+    found = groups.get(key)
+    if found is None:
+        if len(groups) >= _MOST_GROUPS:
+            groups.clear()
+        # Numbers are never used twice, so that a dropped group cannot be mistaken for a new one.
+        found = groups[key] = next(_numbers)
+    return found
 
 
 class Asked:

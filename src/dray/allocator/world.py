@@ -29,7 +29,7 @@ from dray.allocator.requests import Question, claim_label
 from dray.allocator.results import AllocationBuilder
 from dray.allocator.search import Outcome
 from dray.allocator.selection import Derivation, Selector
-from dray.allocator.verdicts import Asked, Grouping, Journal, Verdict
+from dray.allocator.verdicts import Asked, Ground, Grouping, Journal, Verdict
 from dray.api.core import Node
 from dray.api.features import Features
 from dray.api.meta import ObjectMeta
@@ -74,6 +74,7 @@ class World:
         self._questions: dict[bytes, Asked] = {}
         self._groupings: dict[tuple[str, ...] | None, Grouping] = {}
         self._journal = Journal()
+        self._ground = Ground(sees_operations=self.gates.optional_operations)
 
     # --- what there is ---------------------------------------------------------
 
@@ -128,7 +129,7 @@ class World:
     def _forget_views(self, record: PoolRecord) -> None:
         if record.for_many:
             self._views.clear()
-            self._journal = Journal()
+            self._note_all()
             return
         for node in record.by_node:
             self._forget_view(node)
@@ -139,10 +140,16 @@ class World:
 
     def _note(self, node: str) -> None:
         """Note that the answers for a node are outdated."""
+        self._ground.forget(node)
         nodes = self._journal.nodes
         nodes.append(node)
         if len(nodes) > _LONGEST_JOURNAL:
             self._journal = Journal()
+
+    def _note_all(self) -> None:
+        """Note that the answers for all nodes are outdated."""
+        self._ground.forget_all()
+        self._journal = Journal()
 
     def set_class(self, device_class: DeviceClass) -> None:
         """Add or replace a DeviceClass."""
@@ -261,7 +268,7 @@ class World:
             if node:
                 self._note(node)
             else:
-                self._journal = Journal()
+                self._note_all()
 
     # --- questions -------------------------------------------------------------
 
@@ -364,6 +371,7 @@ class World:
             views = [record.view_for(known) for record in records.values()]
             found = NodeView(known, [view for view in views if view is not None])
             self._views[node] = found
+            self._ground.group(found)
         return found
 
     def _ask(self, claims: Sequence[ResourceClaim]) -> Asked:
@@ -389,8 +397,7 @@ class World:
             if len(self._groupings) >= _MOST_GROUPINGS:
                 # Questions keep theirs; forgetting them only makes the next ones start anew.
                 self._groupings.clear()
-            sees_operations = self.gates.optional_operations
-            found = self._groupings[reads] = Grouping(reads, sees_operations=sees_operations)
+            found = self._groupings[reads] = Grouping(self._ground, reads)
         return found
 
     def _selector(self, text: str) -> Selector:
