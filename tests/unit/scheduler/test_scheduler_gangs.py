@@ -1,0 +1,69 @@
+"""Gangs: all or none, and what was tried leaves no trace."""
+
+from scheduler_builders import SmallCluster, claim, container, device_class, node, pod, resource_slice
+
+from dray.scheduler import Member, PodClaims, place_gang, shape_of
+
+
+def member(each, *claims):
+    return Member(each, shape_of(each), PodClaims((), tuple(claims)))
+
+
+def gpus(**devices):
+    small = SmallCluster()
+    small.add(device_class())
+    for name, count in devices.items():
+        small.add(node(name), resource_slice(name, *(f"g{index}" for index in range(count))))
+    return small
+
+
+def test_all_members_get_a_place():
+    small = gpus(a=2, b=2)
+    answer = place_gang(small.placer, [member(pod(f"p{index}"), claim(f"c{index}")) for index in range(4)])
+    nodes = sorted(each.node for each in answer.placements)
+    assert nodes == ["a", "a", "b", "b"]
+
+
+def test_one_too_many_and_none_is_placed():
+    small = gpus(a=2, b=1)
+    answer = place_gang(small.placer, [member(pod(f"p{index}"), claim(f"c{index}")) for index in range(4)])
+    assert not answer
+    assert "only 3 of the 4 pods" in answer.explain()
+    assert small.state.pods == {}
+    assert small.place(pod("alone"), claim("alone", 2)).node == "a"
+
+
+def test_the_large_pod_goes_first_whatever_the_order():
+    small = gpus(a=2, b=1)
+    crumbs = [member(pod("small"), claim("one"))]
+    large = [member(pod("large"), claim("two", 2))]
+    for order in (crumbs + large, large + crumbs):
+        answer = place_gang(small.placer, order)
+        assert {
+            each.pod.metadata.name: where.node
+            for each, where in zip(answer.members, answer.placements, strict=True)
+        } == {
+            "large": "a",
+            "small": "b",
+        }
+
+
+def test_a_failed_order_is_tried_again_with_the_pod_that_failed_in_front():
+    small = SmallCluster(node("big", cpu="4"), node("tiny", cpu="1"))
+    flexible = [member(pod(f"f{index}", containers=[container(cpu="1")])) for index in range(2)]
+    greedy = member(pod("greedy", containers=[container(cpu="3", memory="1Gi")]))
+    answer = place_gang(small.placer, [*flexible, greedy])
+    assert answer
+    where = {
+        each.pod.metadata.name: place.node
+        for each, place in zip(answer.members, answer.placements, strict=True)
+    }
+    assert where["greedy"] == "big"
+
+
+def test_members_that_share_a_claim_meet_at_its_devices():
+    small = gpus(a=1, b=1)
+    shared = claim("shared")
+    answer = place_gang(small.placer, [member(pod(f"p{index}"), shared) for index in range(3)])
+    assert len({each.node for each in answer.placements}) == 1
+    assert [len(each.claims) for each in answer.placements] == [1, 0, 0], "only one of them allocates it"
