@@ -156,8 +156,9 @@ class NodePlans:
     """
 
     plans: tuple[Plan, ...]
-    refusals: Mapping[str, Unsatisfied]  # node -> refusal
+    refusals: Mapping[str, Unsatisfied]  # node -> refusal, each made when it is looked at
     steps: int
+    gave_up: frozenset[str] = frozenset()  # nodes whose refusal is for lack of steps, not of devices
 
     def __iter__(self) -> Iterator[Plan]:
         return iter(self.plans)

@@ -25,7 +25,9 @@ here). Invariant: after NO, EXCEEDED and HOPELESS all books are as before.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import sys
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,6 +43,7 @@ FOUND: Final = 1
 EXCEEDED: Final = 2
 HOPELESS: Final = 3
 
+_FRAMES_OF_CALLERS = 600
 _MEMO_FROM = 64  # steps before failed states are remembered: short searches do not pay for it
 
 
@@ -61,6 +64,25 @@ class Outcome:
     chosen: tuple[int, ...]  # request -> wish
     steps: int
     gave_up: bool = False
+
+
+@contextmanager
+def _room_for(problem: Problem) -> Iterator[None]:
+    """Let the interpreter recurse as deep as the largest pod needs: one frame a device, five a request.
+
+    Calls from Python to Python need no C stack, so a higher limit is safe.
+    """
+    devices = sum(max(wish.count for wish in request.wishes) for request in problem.requests)
+    needed = min(devices, 100_000) + 5 * len(problem.requests) + _FRAMES_OF_CALLERS
+    limit = sys.getrecursionlimit()
+    if needed <= limit:
+        yield
+        return
+    sys.setrecursionlimit(needed)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 class _DeadEnd(Exception):
@@ -120,17 +142,21 @@ class Search:
         """Search. Raises FatalFound where upstream would end the attempt with an error."""
         gave_up = False
         try:
-            try:
-                found = self._request(0)
-            except _DeadEnd:
-                self._open_books()
-                self._straight = False
-                found = self._request(0)
+            with _room_for(self.problem):
+                found = self._walk()
         except (_OutOfSteps, RecursionError):
             found, gave_up = NO, True
         if found != FOUND:
             return Outcome(None, (), self.steps, gave_up)
         return Outcome(tuple(tuple(picks) for picks in self.results), tuple(self.chosen), self.steps)
+
+    def _walk(self) -> int:
+        try:
+            return self._request(0)
+        except _DeadEnd:
+            self._open_books()
+            self._straight = False
+            return self._request(0)
 
     # --- walking ---------------------------------------------------------------
 

@@ -312,6 +312,7 @@ class World:
         asked = self._ask(claims)
         plans: list[Plan] = []
         refused: dict[str, Verdict] = {}
+        gave_up: list[str] = []
         makers: dict[int, Callable[[object], tuple[AllocationResult, ...]]] = {}
         steps_in_all = 0
         group_of, verdict_of = asked.grouping.by_node.get, asked.by_group.get
@@ -328,6 +329,8 @@ class World:
                 raise _error(verdict.fatal, self.view(name), claims)
             if outcome.picks is None:
                 refused[name] = verdict
+                if outcome.gave_up:
+                    gave_up.append(name)
                 continue
             maker = makers.get(id(outcome))
             if maker is None:
@@ -337,7 +340,8 @@ class World:
                 break
         if policy is not None:
             plans.sort(key=lambda plan: -policy.score(self._load(asked, plan.node)))
-        return NodePlans(tuple(plans), _Refusals(self, asked, claims, refused), steps_in_all)
+        refusals = _Refusals(self, asked, claims, refused)
+        return NodePlans(tuple(plans), refusals, steps_in_all, frozenset(gave_up))
 
     def explain(self, claims: Sequence[ResourceClaim], nodes: Iterable[str] | None = None) -> Explanation:
         """Say where the claims fit and, per request, why not elsewhere; never raises AllocationError."""

@@ -162,3 +162,17 @@ def test_the_budget_ends_a_search_and_says_so() -> None:
     assert answer.gave_up  # type: ignore[union-attr]
     assert "gave up after 3 steps" in answer.summary  # type: ignore[union-attr]
     assert world.plan("n", [claim(request("r", 3), request("q", 1))])
+
+
+def test_a_pod_with_hundreds_of_requests_is_no_problem() -> None:
+    world = world_of([Device(name=f"g{i:03}") for i in range(320)])
+    pod = [claim(*[request(f"r{i}") for i in range(32)]) for _ in range(10)]
+    assert world.plan("n", pod)
+    assert not world.plan("n", [*pod, claim(request("one-more"))])
+
+
+def test_nodes_that_were_given_up_are_named() -> None:
+    world = world_of(roots(4, lambda i: i))
+    answers = world.plan_nodes([claim(request("r", 3), request("q", 1))], budget=2)
+    assert answers.gave_up == {"n"}
+    assert world.plan_nodes([claim(request("r", 3), request("q", 1))]).gave_up == frozenset()
