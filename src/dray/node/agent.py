@@ -183,6 +183,7 @@ class Agent:
 
     def _driver_registered(self, plugin: Plugin) -> None:
         plugin.tasks.append(asyncio.create_task(self.health.follow(plugin)))
+        self.pods.retry_prepare()
 
     async def _driver_away(self, driver: str) -> None:
         assert self.membership is not None

@@ -234,6 +234,12 @@ class PodRunner:
         else:
             self.feed(uid, m.ClaimsReleased())
 
+    def retry_prepare(self) -> None:
+        """Try waiting pods again at once: a driver has registered, and some may have waited for it."""
+        for uid, known in list(self._pods.items()):
+            if known.machine.stage == m.PREPARING and known.machine.prepare_failures:
+                self.feed(uid, m.Due("prepare"))
+
     # --- containers ---------------------------------------------------------------
 
     def log_path(self, pod: RunPod, container: str, attempt: int) -> Path:
