@@ -1,0 +1,74 @@
+"""Selectors against the recorded answers of upstream: outcome, error text and exact costs."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from shared_data import shared
+
+from dray.api.features import Features
+from dray.api.resource import DeviceAttribute, DeviceCapacity
+from dray.cel import CompileError, DeviceInput, EvaluationError, compile_selector
+
+CASES = Path(__file__).parents[2] / "cases" / "cel"
+
+
+def build_device(fields):
+    attributes = msgspec.convert(fields["Attributes"] or {}, dict[str, DeviceAttribute])
+    capacity = msgspec.convert(fields["Capacity"] or {}, dict[str, DeviceCapacity])
+    return DeviceInput.build(fields["Driver"], attributes, capacity, fields["AllowMultipleAllocations"])
+
+
+def answer(expression, device, features=("DRAConsumableCapacity",), *, stored=False):
+    """Return (compile error, max cost, match, error, cost), from the interpreter and the compiled function."""
+    try:
+        program = compile_selector(expression, features=Features(features), stored=stored)
+    except CompileError as error:
+        return str(error), 0, False, "", None
+    outcome = program.outcome(device)
+    try:
+        fast, fast_error = program.evaluate(device), ""
+    except EvaluationError as error:
+        fast, fast_error = None, str(error)
+    assert (fast, fast_error) == (outcome.value, outcome.error)
+    return "", program.max_cost, outcome.value is True, outcome.error, outcome.cost
+
+
+def test_every_recorded_selector_has_upstreams_outcome_and_costs():
+    lines = shared("vectors/cel/cases.jsonl").read_text().splitlines()
+    for case in map(json.loads, lines):
+        device = build_device(case)
+        for run in case["Runs"]:
+            gates = [
+                gate
+                for gate, on in (
+                    ("DRAConsumableCapacity", run["ConsumableCapacity"]),
+                    ("DRAListTypeAttributes", run["ListTypeAttributes"]),
+                )
+                if on
+            ]
+            got = answer(case["Expression"], device, gates, stored=run["EnvType"] == "StoredExpressions")
+            want = (run["CompileError"], run["MaxCost"], run["Match"], run["MatchError"], run["ActualCost"])
+            assert got == want, case["Name"]
+    assert lines
+
+
+def test_every_extra_selector_has_upstreams_outcome_and_costs():
+    extra = json.loads(shared("vectors/cel/extra.json").read_text())
+    device = build_device(extra["device"])
+    for case in extra["cases"]:
+        got = answer(case["Expr"], device)
+        assert got[0].startswith(case["Compile"]) and bool(got[0]) == bool(case["Compile"]), case
+        assert got[3].startswith(case["Err"]) and bool(got[3]) == bool(case["Err"]), case
+        assert (got[1], got[2], got[4]) == (case["Max"], case["Match"], case["Actual"]), case
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_own_cases_of_every_function_and_operator(part):
+    device = build_device(json.loads((CASES / "device.json").read_text()))
+    lines = (CASES / "expressions.jsonl").read_text().splitlines()
+    for case in map(json.loads, lines[part::4]):
+        want = tuple(case[key] for key in ("compileError", "maxCost", "match", "error", "cost"))
+        assert answer(case["expression"], device) == want, case["expression"]
+    assert len(lines) > 1000
