@@ -1,17 +1,19 @@
 """Say in one line why no node takes a pod: the counts per reason, the most common first.
 
-    0/500 nodes: 480 have no device that matches …, 20 lack cpu
+    0/500 nodes: 480 have no device that matches "…productName == 'H200'" (found "H100");
+    20 have one, but it is in use (by default/train-7)
 
 Each node is counted once, under the first rule that it fails, in the order in which
-the rules are applied; so the counts add up to the number of nodes.
+the rules are applied; so the counts add up to the number of nodes. Details that differ
+from node to node (who holds a device) do not split a count: one of them is the example.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dray.allocator import Explanation, RequestReasons
+from dray.allocator import Explanation, Reason, RequestReasons
 from dray.api.core import Pod
 from dray.scheduler.claims import PodClaims
 from dray.scheduler.selecting import matches_node
@@ -23,27 +25,65 @@ if TYPE_CHECKING:
 
 _MAX_REASONS = 6  # parts of the line; the rest is summed up
 _MAX_LENGTH = 1000  # of the whole line; events are cut at 1024
+_MAX_EXPRESSION = 160
+
+# Words that follow the number of nodes: many, one.
+_VERBS = (("{have}", "have", "has"), ("{do}", "do", "does"), ("{are}", "are", "is"))
 
 
-def explain_refusal(placer: Placer, pod: Pod, shape: PodShape, claims: PodClaims) -> str:
-    """Return the line; walks over all nodes."""
+class Tally:
+    """Counts nodes per reason, with one example of what differs between them."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._examples: dict[str, str] = {}
+
+    def add(self, reason: str, example: str = "", count: int = 1) -> None:
+        """Count nodes under a reason; verbs are written {have}, {do}, {are}."""
+        self._counts[reason] = self._counts.get(reason, 0) + count
+        if example:
+            self._examples.setdefault(reason, example)
+
+    def line(self, n_nodes: int) -> str:
+        """Join the counts into the line."""
+        order = sorted(self._counts.items(), key=lambda item: -item[1])
+        parts = [self._part(reason, count) for reason, count in order[:_MAX_REASONS]]
+        rest = sum(count for _, count in order[_MAX_REASONS:])
+        if rest:
+            parts.append(f"{rest} for other reasons")
+        line = f"0/{n_nodes} nodes: " + "; ".join(parts)
+        return line if len(line) <= _MAX_LENGTH else line[: _MAX_LENGTH - 1] + "…"
+
+    def _part(self, reason: str, count: int) -> str:
+        text = reason
+        for token, many, one in _VERBS:
+            text = text.replace(token, one if count == 1 else many)
+        example = self._examples.get(reason)
+        return f"{count} {text}" + (f" ({'' if count == 1 else 'e.g. '}{example})" if example else "")
+
+
+def explain_refusal(
+    placer: Placer, pod: Pod, shape: PodShape, claims: PodClaims, within: int | None = None
+) -> str:
+    """Return the line; walks over all nodes (or those of a set)."""
     state = placer.state
     if not state.nodes:
         return "0/0 nodes: the cluster has no nodes"
     judge = placer.neighbours.refusal(pod, shape)
-    reasons: Counter[str] = Counter()
-    left = 0
+    tally = Tally()
+    left = n_nodes = 0
     free_ports = state.with_free_ports(shape.ports) if shape.ports else state.all_nodes
-    for node in state.nodes.values():
+    for node in state.in_set(state.all_nodes if within is None else within & state.all_nodes):
+        n_nodes += 1
         reason = _first_reason(node, pod, shape, claims, free_ports) or judge(node)
         if reason is None:
             left |= node.bit
         else:
-            reasons[reason] += 1
+            tally.add(reason)
     if left and claims.pending:
         names = [node.name for node in state.in_set(left)]
-        reasons.update(device_reasons(placer.devices.world.explain(claims.pending, names)))
-    return summary(len(state.nodes), reasons)
+        add_device_reasons(tally, placer.devices.world.explain(claims.pending, names))
+    return tally.line(n_nodes)
 
 
 def _first_reason(
@@ -54,66 +94,83 @@ def _first_reason(
         return refusal
     short = node.shortages(shape.requests)
     if short:
-        return "too many pods on the node" if short[0] == "pods" else f"insufficient {', '.join(short)}"
+        return "{have} too many pods" if short[0] == "pods" else f"{{have}} insufficient {', '.join(short)}"
     if not node.bit & free_ports:
-        return "a host port is in use"
+        return "{have} a host port of the pod in use"
     for claim in claims.allocated:
         allocation = claim.status.allocation
         if allocation is not None and not matches_node(allocation.node_selector, node.name, node.labels):
             name = f"{claim.metadata.namespace}/{claim.metadata.name}"
-            return f"claim {name} is allocated elsewhere"
+            return f"{{are}} not where claim {name} is allocated"
     return None
 
 
-def device_reasons(explanation: Explanation) -> Counter[str]:
+def add_device_reasons(tally: Tally, explanation: Explanation) -> None:
     """Count nodes per device reason."""
-    found: Counter[str] = Counter()
     for error in explanation.errors.values():
-        found[error] += 1
+        tally.add(f"{{have}} a problem: {error}")
     for nodes, requests in explanation.reasons:
-        found[_worst_request(requests)] += len(nodes)
-    return found
+        story, example = _story(requests)
+        tally.add(story, example, len(nodes))
 
 
-def _worst_request(requests: tuple[RequestReasons, ...]) -> str:
-    """Describe the request that is furthest from being met."""
+def _story(requests: tuple[RequestReasons, ...]) -> tuple[str, str]:
+    """Describe the request that is furthest from being met: what all such nodes share, and an example."""
     if not requests:
-        return "cannot allocate all claims"
+        return "{have} devices, but not for all claims together", ""
     worst = min(requests, key=lambda each: (each.usable >= (each.wanted or 1), each.usable))
+    where = f" for request {worst.request}" if len(requests) > 1 else ""
+    unmatched = [reason for reason in worst.reasons if reason.cause == "selector"]
+    matching = worst.devices - sum(reason.devices for reason in unmatched)
     if not worst.devices:
-        return f"no devices for request {worst.request} of claim {worst.claim}"
-    wanted = f"{worst.wanted or 'all'} wanted, {worst.usable} of {worst.devices} devices usable"
-    why = ", ".join(_reason(reason.cause, reason.detail, reason.devices) for reason in worst.reasons[:3])
-    hint = f" (hint: {worst.relaxation})" if worst.relaxation else ""
-    return f"request {worst.request}: {wanted}" + (f": {why}" if why else "") + hint
+        return f"{{have}} no devices{where}", ""
+    if not matching:
+        expression, found = _selector(unmatched)
+        return f'{{have}} no device{where} that matches "{expression}"', found
+    wanted = worst.wanted or matching
+    if worst.usable >= wanted:
+        return f"{{have}} enough devices{where}, but not together", _others(worst.reasons)[1]
+    what, example = _others(reason for reason in worst.reasons if reason.cause != "selector")
+    have = "one" if matching == 1 else str(matching)
+    if not what:
+        return f"{{have}} only {have} of the {wanted} devices wanted{where}", ""
+    it = (
+        "it is"
+        if matching == 1
+        else "they are"
+        if not worst.usable
+        else f"only {worst.usable} usable: others"
+    )
+    short = "" if matching >= wanted else f" of the {wanted} wanted"
+    return f"{{have}} {have}{short}{where}, but {it} {what}", example
 
 
-def _reason(cause: str, detail: str, devices: int) -> str:
+def _selector(reasons: list[Reason]) -> tuple[str, str]:
+    """Split a selector's detail into the expression and what was found instead."""
+    most = max(reasons, key=lambda each: each.devices)
+    text, _, found = most.detail.partition("; found: ")
+    expression = text.removeprefix("request: ").removeprefix("class: ")
+    if len(expression) > _MAX_EXPRESSION:
+        expression = expression[: _MAX_EXPRESSION - 1] + "…"
+    return expression, f"found: {found}" if found else ""
+
+
+def _others(reasons: Iterable[Reason]) -> tuple[str, str]:
+    """Name the causes, and give the first detail as the example."""
     words = {
-        "selector": "do not match",
-        "in-use": "in use by" if detail else "in use",
-        "taint": "have the taint",
-        "counters": "exceed the counter",
-        "capacity": "lack capacity",
-        "constraint": "break the constraint",
-        "node": "are not for this node",
-        "operations": "need node operations",
-        "groups": "are incompatible with devices in use",
-        "conditions": "have binding conditions",
-        "error": "failed",
-    }.get(cause, cause)
-    return f"{devices} {words} {detail}".rstrip()
-
-
-def summary(n_nodes: int, reasons: Counter[str]) -> str:
-    """Join the counts into the line."""
-    parts = [f"{count} {_plural(reason)}" for reason, count in reasons.most_common(_MAX_REASONS)]
-    rest = sum(reasons.values()) - sum(count for _, count in reasons.most_common(_MAX_REASONS))
-    if rest:
-        parts.append(f"{rest} for other reasons")
-    line = f"0/{n_nodes} nodes: " + "; ".join(parts)
-    return line if len(line) <= _MAX_LENGTH else line[: _MAX_LENGTH - 1] + "…"
-
-
-def _plural(reason: str) -> str:
-    return reason
+        "in-use": "in use",
+        "taint": "tainted",
+        "counters": "short of counters",
+        "capacity": "short of capacity",
+        "constraint": "against a constraint",
+        "node": "not for this node",
+        "operations": "in need of node operations",
+        "groups": "incompatible with those in use",
+        "conditions": "subject to binding conditions",
+        "error": "in error",
+    }
+    found = list(reasons)
+    example = next((each.detail for each in found if each.detail), "")
+    if example and found and found[0].cause == "in-use":
+        example = f"by {example}"
+    return " or ".join(dict.fromkeys(words.get(each.cause, each.cause) for each in found)), example

@@ -137,14 +137,14 @@ class Neighbours:
         def judge(node: NodeState) -> str | None:
             for key, values in objections.items():
                 if node.labels.get(key) in values:
-                    return "node has pods whose anti-affinity rules do not allow this pod"
+                    return "{have} pods whose anti-affinity rules do not allow this pod"
             for term, census in away:
                 if census.by_value.get(node.labels.get(term.topology_key, ""), 0) > 0:
-                    return "node does not match pod anti-affinity rules"
+                    return "{do} not match pod anti-affinity rules"
             for term, census in near:
                 value = node.labels.get(term.topology_key)
                 if value is None or (census.by_value.get(value, 0) == 0 and not is_first):
-                    return "node does not match pod affinity rules"
+                    return "{do} not match pod affinity rules"
             for allows in spread:
                 reason = allows(node)
                 if reason:
@@ -198,9 +198,9 @@ class Neighbours:
         def judge(node: NodeState) -> str | None:
             value = node.labels.get(rule.topology_key)
             if value is None:
-                return "node does not have the label of a topology spread constraint"
+                return "{do} not have the label of a topology spread constraint"
             if census.by_value.get(value, 0) + own - lowest > rule.max_skew:
-                return "node does not satisfy a topology spread constraint"
+                return "{do} not satisfy a topology spread constraint"
             return None
 
         return judge

@@ -24,6 +24,7 @@ from dray.scheduler import scoring
 from dray.scheduler.amounts import Requests
 from dray.scheduler.claims import PodClaims
 from dray.scheduler.devices import Devices, kind_of
+from dray.scheduler.explaining import explain_refusal
 from dray.scheduler.neighbours import Neighbours
 from dray.scheduler.queue import Help, Wish
 from dray.scheduler.selecting import matches_node, names_in
@@ -104,11 +105,11 @@ class Placer:
         """Find the best node now; `within` restricts the choice to a set of nodes."""
         stages = self.narrow(pod, shape, claims, within)
         if not stages.nodes:
-            return self._refused(pod, shape, claims, stages)
+            return self._refused(pod, shape, claims, stages, within)
         if not claims.pending:
             node = self._best_node(pod, shape, stages.nodes)
             return Placement(node.name)
-        return self._with_devices(pod, shape, claims, kind or kind_of(claims.pending), stages)
+        return self._with_devices(pod, shape, claims, kind or kind_of(claims.pending), stages, within)
 
     def narrow(self, pod: Pod, shape: PodShape, claims: PodClaims, within: int | None = None) -> _Stages:
         """Apply every rule that is not about free devices."""
@@ -141,7 +142,13 @@ class Placer:
         return sum(node.bit for node in pool if matches_node(selector, node.name, node.labels))
 
     def _with_devices(
-        self, pod: Pod, shape: PodShape, claims: PodClaims, kind: bytes, stages: _Stages
+        self,
+        pod: Pod,
+        shape: PodShape,
+        claims: PodClaims,
+        kind: bytes,
+        stages: _Stages,
+        within: int | None,
     ) -> Placement | Unplaceable:
         try:
             plans = self.devices.plans(
@@ -156,7 +163,7 @@ class Placer:
             )
         if not plans:
             stages.narrow("devices", 0, Help.DEVICES, Help.NODES)
-            return self._refused(pod, shape, claims, stages)
+            return self._refused(pod, shape, claims, stages, within)
         best = self._best_plan(pod, shape, claims.pending, plans)
         self._start = self.state.nodes[best.node].index + 1
         return Placement(best.node, claims.pending, best.allocations)
@@ -208,13 +215,13 @@ class Placer:
 
         return score
 
-    def _refused(self, pod: Pod, shape: PodShape, claims: PodClaims, stages: _Stages) -> Unplaceable:
-        from dray.scheduler.explaining import explain_refusal
-
+    def _refused(
+        self, pod: Pod, shape: PodShape, claims: PodClaims, stages: _Stages, within: int | None
+    ) -> Unplaceable:
         wishes = stages.wishes or {Help.NODES}
         return Unplaceable(
             frozenset(wishes),
-            lambda: explain_refusal(self, pod, shape, claims),
+            lambda: explain_refusal(self, pod, shape, claims, within),
             stages=tuple((stage, left.bit_count()) for stage, left in stages.steps),
         )
 

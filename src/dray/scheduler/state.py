@@ -337,24 +337,25 @@ def _keep(
 def static_refusal(pod: Pod, state: NodeState) -> str | None:
     """Say why a node can never take the pod as both are now; None when it can.
 
-    The order is that of kube-scheduler: unschedulable, name, taints, affinity.
+    The order is that of kube-scheduler: unschedulable, name, taints, affinity. The verbs in
+    braces are for `explaining`, which knows how many nodes say so.
     """
     spec, node = pod.spec, state.node
     if node.spec.unschedulable and first_untolerated([UNSCHEDULABLE_TAINT], spec.tolerations):
-        return "node is unschedulable"
+        return "{are} unschedulable"
     if spec.node_name and spec.node_name != state.name:
-        return "node does not have the requested name"
+        return "{are} not the node that the pod names"
     taint = first_untolerated(node.spec.taints, spec.tolerations)
     if taint is not None:
         value = f"={taint.value}" if taint.value else ""
-        return f"node has the untolerated taint {taint.key}{value}:{taint.effect}"
+        return f"{{have}} the untolerated taint {taint.key}{value}:{taint.effect}"
     for key, value in (spec.node_selector or {}).items():
         if state.labels.get(key) != value:
-            return f"node does not match nodeSelector {key}={value}"
+            return f"{{do}} not match nodeSelector {key}={value}"
     affinity = spec.affinity.node_affinity if spec.affinity else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
     if required is not None and not matches_node(required, state.name, state.labels):
-        return "node does not match the pod's node affinity"
+        return "{do} not match the pod's node affinity"
     return None
 
 

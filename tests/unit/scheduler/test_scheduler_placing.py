@@ -33,7 +33,7 @@ def test_a_pod_goes_where_there_is_room():
 def test_a_full_cluster_says_what_is_short_and_what_helps():
     small = cluster(node("a", cpu="1"), node("b", cpu="1", memory="1Gi"))
     answer = small.place(pod("p", containers=[container(cpu="2", memory="2Gi")]))
-    assert refused(answer) == "0/2 nodes: 1 insufficient cpu; 1 insufficient cpu, memory"
+    assert refused(answer) == "0/2 nodes: 1 has insufficient cpu; 1 has insufficient cpu, memory"
     assert answer.wishes == {Help.ROOM, Help.NODES}
 
 
@@ -190,7 +190,7 @@ def test_an_allocated_claim_pins_the_pod():
     shared = allocated(claim("c"), plan.allocations[0], "p")
     assert small.place(pod("q"), allocated=[shared]).node == "b"
     answer = small.place(pod("r", node_selector={"kubernetes.io/hostname": "a"}), allocated=[shared])
-    assert "is allocated elsewhere" in refused(answer)
+    assert "where claim ns/c is allocated" in refused(answer)
     assert "claim:ns/c" in answer.wishes
 
 
@@ -225,3 +225,25 @@ def test_a_policy_prefers_nodes_by_what_is_left(policy, expected):
         small.add(node(name), resource_slice(name, "g0", "g1"))
     small.run(pod("p", node_selector={"kubernetes.io/hostname": "half"}), claim("c1"))
     assert small.place(pod("q"), claim("c2")).node == expected
+
+
+def test_the_line_counts_nodes_per_reason_and_names_what_would_match():
+    def gpu(name, product):
+        return {"name": name, "attributes": {"productName": {"string": product}}}
+
+    small = SmallCluster()
+    small.add(device_class(), node("bare"), node("full", unschedulable=True))
+    for index in range(3):
+        small.add(node(f"n{index}"), resource_slice(f"n{index}", gpu("g0", "H100"), gpu("g1", "H100")))
+    small.add(node("x"), resource_slice("x", gpu("g0", "H200")))
+    expression = "device.attributes['gpu.example.com'].productName == 'H200'"
+    small.run(pod("holder"), claim("held", selector=expression))
+    line = refused(small.place(pod("p"), claim("c", selector=expression)))
+    assert line.startswith("0/6 nodes: ")
+    assert f'3 have no device that matches "{expression}" (e.g. found: ' in line
+    assert "H100" in line
+    assert "1 has one, but it is in use (by ns/held)" in line
+    assert "1 has no devices" in line
+    assert "1 is unschedulable" in line
+    line = refused(small.place(pod("p"), claim("c", 3)))
+    assert "3 have only 2 of the 3 devices wanted" in line
