@@ -283,6 +283,7 @@ class PoolRecord:
         self._views: dict[Hashable, PoolView | None] = {}
         self._views_by_device: dict[str, list[PoolView]] = {}
         self._generations: dict[int, Generation] = {}
+        self._newest: int | None = None  # highest generation of any slice
 
     def uses(self) -> dict[str, DeviceUse] | None:
         """Return what the ledger says about the devices of this pool."""
@@ -314,6 +315,7 @@ class PoolRecord:
         self._views.clear()
         self._views_by_device.clear()
         self._generations.clear()
+        self._newest = None
 
     def book(self, name: str, use: DeviceUse | None) -> list[str]:
         """Pass a change of the ledger on; return the nodes concerned, "" among them means: many."""
@@ -382,7 +384,7 @@ class PoolRecord:
         if len(seen) == announced:
             whole = Generation(seen, self._gates)
         else:
-            if any(s.generation > generation for s in self.by_key.values()):
+            if self._newest_generation() > generation:
                 return None
             whole = elsewhere = self._whole_generation(generation)
             if len(whole.slices) != announced:
@@ -399,6 +401,11 @@ class PoolRecord:
             elsewhere=elsewhere,
             invalid_reason=reason,
         )
+
+    def _newest_generation(self) -> int:
+        if self._newest is None:
+            self._newest = max(s.generation for s in self.by_key.values())
+        return self._newest
 
     def _whole_generation(self, generation: int) -> Generation:
         found = self._generations.get(generation)
