@@ -135,8 +135,9 @@ class World:
             self._forget_view(node)
 
     def _forget_view(self, node: str) -> None:
-        self._views.pop(node, None)
-        self._note(node)
+        # Answers are kept only of nodes that have a view: without one there is nothing to forget.
+        if self._views.pop(node, None) is not None:
+            self._note(node)
 
     def _note(self, node: str) -> None:
         """Note that the answers for a node are outdated."""
