@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
-import yaml
 
 from dray.allocator import AllocationError, Plan, Policy, Unsatisfied, World, policy_named
 from dray.allocator.cases import Case, CaseError, add_rest, add_slices, features_of, read_case
+from dray.api.parsing import ParseError
 from dray.api.resource import ResourceClaim, ResourceSlice
+from dray.api.yaml_text import load_documents
 
 _LARGE = 100  # slices
 
@@ -125,11 +126,22 @@ def _read_lines(
 
 def _read_yaml(text: str, name: str) -> Iterator[tuple[str, dict[str, Any] | CaseError]]:
     try:
-        for number, document in enumerate(yaml.safe_load_all(text), start=1):
-            if document is not None:
-                yield f"{name}, document {number}", _mapping(document)
-    except yaml.YAMLError as error:
+        documents = load_documents(text)
+    except ParseError as error:
         yield name, CaseError(f"neither JSON lines nor YAML: {' '.join(str(error).split())}")
+        return
+    for number, document in enumerate(documents, start=1):
+        if document is not None:
+            yield f"{name}, document {number}", _mapping(_plain(document))
+
+
+def _plain(value: object) -> object:
+    """Turn what the YAML reader returns into plain dicts, lists and numbers."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return float(value) if isinstance(value, float) else value
 
 
 def _mapping(document: object) -> dict[str, Any] | CaseError:

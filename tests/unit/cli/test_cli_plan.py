@@ -164,3 +164,33 @@ def test_explain_prints_for_people(run: Any) -> None:
     assert "n1: does not fit" in out
     assert "r: gpu.example.com/n2/gpu-1" in out
     assert "hint:" in out
+
+
+def test_yaml_as_people_write_it(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "case.yaml"
+    path.write_text(
+        """
+# bare timestamps and numbers are common in manifests
+name: as written
+node: n1
+classes: [{metadata: {name: gpu, creationTimestamp: 2026-11-16T01:02:03Z}}]
+slices:
+- metadata: {name: s}
+  spec:
+    driver: d
+    nodeName: n1
+    pool: {name: p, generation: 1, resourceSliceCount: 1}
+    devices:
+    - name: x
+      allowMultipleAllocations: true
+      capacity: {mem: {value: 2.5}, cores: {value: 4}}
+      taints: [{key: k, effect: NoSchedule, timeAdded: 2026-11-16T01:02:03Z}]
+claims:
+- metadata: {name: c}
+  spec: {devices: {requests: [{name: r, exactly: {deviceClassName: gpu, tolerations: [{operator: Exists}]}}]}}
+"""
+    )
+    code, out, _ = run("", str(path))
+    assert code == 0
+    [result] = json.loads(out)["nodes"][0]["results"][0]["devices"]["results"]
+    assert result["consumedCapacity"] == {"mem": "2500m", "cores": "4"}
