@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "map": ("dray.cli.mapping", "draw nodes and devices: terminal, SVG or PNG"),
     "explain": ("dray.cli.explain", "why a pod or claim has no devices, or why it got these"),
     "check": ("dray.cli.check", "lint and dry-run manifests before they reach a cluster"),
+    "convert": ("dray.cli.convert", "rewrite device-plugin manifests (nvidia.com/gpu: 2) for DRA"),
     "whatif": ("dray.cli.whatif", "would these pods fit, where, and how many more nodes are needed"),
     "snapshot": ("dray.cli.snapshot", "capture a cluster's DRA objects to one file for the other tools"),
     "plan": ("dray.cli.plan", "allocate claims to devices from JSON lines or YAML, without a cluster"),
