@@ -329,6 +329,32 @@ def _estimate_standard(overload: str, target: Argument | None, args: list[Argume
 # --- actual costs ---------------------------------------------------------------------------
 
 
+def is_plain(function: str, overload: str) -> bool:
+    """Tell whether a call costs 1 whatever its arguments are."""
+    if function in _UNIT_COST:
+        return True
+    return overload in _PLAIN_OVERLOADS and function in _PLAIN_FUNCTIONS
+
+
+# The operators of loops: worth not looking up their price every round.
+_PLAIN_FUNCTIONS = frozenset(
+    {"@not_strictly_false", "!_", "-_", "_+_", "_-_", "_*_", "_/_", "_%_", "_<_", "_<=_", "_>_", "_>=_"}
+)
+_PLAIN_OVERLOADS = frozenset(
+    {
+        "not_strictly_false",
+        "logical_not",
+        "add_list",
+        "add_int64",
+        "subtract_int64",
+        "multiply_int64",
+        "divide_int64",
+        "modulo_int64",
+    }
+    | {f"{word}_int64" for word in ("less", "less_equals", "greater", "greater_equals")}
+)
+
+
 def actual_call_cost(function: str, overload: str, args: list[object], result: object) -> int:
     """Return what a call did cost, given its values (a failed argument counts as size 1)."""
     cost = _actual_extension(overload, args, result)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from dray.cel.call_costs import actual_call_cost
+from dray.cel.call_costs import actual_call_cost, is_plain
 from dray.cel.errors import CostLimitError, Fault
 from dray.cel.ranges import LIST_BASE, MAP_BASE
 from dray.cel.values import (
@@ -169,7 +169,7 @@ class Constant(Step):
 class CallStep(Step):
     """A function call whose arguments are all needed."""
 
-    __slots__ = ("args", "function", "implementation", "is_strict", "overload", "stops_early")
+    __slots__ = ("args", "function", "implementation", "is_plain", "is_strict", "overload", "stops_early")
 
     def __init__(
         self,
@@ -184,6 +184,7 @@ class CallStep(Step):
         self.overload = overload
         self.args = args
         self.implementation = implementation
+        self.is_plain = is_plain(function, overload)
         self.is_strict = function != "@not_strictly_false"
         # With three or more arguments the first failure ends the evaluation of arguments.
         self.stops_early = len(args) > 2
@@ -193,7 +194,12 @@ class CallStep(Step):
         value = self._value(frame)
         meter = frame.meter
         args = meter.take([arg.id for arg in self.args])
-        cost = 0 if args is None else actual_call_cost(self.function, self.overload, args, value)
+        if args is None:
+            cost = 0
+        elif self.is_plain:
+            cost = 1
+        else:
+            cost = actual_call_cost(self.function, self.overload, args, value)
         meter.report(self._id, value, cost)
         return value
 
