@@ -17,9 +17,19 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dray.allocator import NodePlans, Plan, Policy, Undo, World
+from dray.allocator import AllocationError, NodePlans, Plan, Policy, Undo, World
 from dray.api.core import Node
-from dray.api.resource import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dray.api.resource import (
+    AllocationResult,
+    DeviceClaim,
+    DeviceClass,
+    DeviceRequest,
+    DeviceTaintRule,
+    ExactDeviceRequest,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceSlice,
+)
 from dray.scheduler.state import ClusterState, NodeState
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -233,6 +243,20 @@ class Devices:
             if not refusal.gave_up:
                 refusals.nodes |= self._state.nodes[name].bit
         return answer.plans
+
+    def warm(self, names: Sequence[str], device_classes: Sequence[str]) -> None:
+        """Let the allocator take in the devices of some nodes before a pod has to wait for that."""
+        for device_class in device_classes:
+            exactly = ExactDeviceRequest(
+                device_class_name=device_class, allocation_mode="ExactCount", count=1
+            )
+            spec = ResourceClaimSpec(
+                devices=DeviceClaim(requests=[DeviceRequest(name="warm", exactly=exactly)])
+            )
+            try:
+                self.world.plan_nodes([ResourceClaim(spec=spec)], names)
+            except AllocationError:
+                continue  # a broken class is reported to those who use it
 
     def _names(self, nodes: int, start: int) -> Iterator[str]:
         node: NodeState

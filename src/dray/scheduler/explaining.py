@@ -6,6 +6,9 @@
 Each node is counted once, under the first rule that it fails, in the order in which
 the rules are applied; so the counts add up to the number of nodes. Details that differ
 from node to node (who holds a device) do not split a count: one of them is the example.
+
+Explaining devices is hundreds of times more work than refusing them, so of many nodes only
+an even sample is explained and the counts are projected; such counts carry a `~`.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 _MAX_REASONS = 6  # parts of the line; the rest is summed up
 _MAX_LENGTH = 1000  # of the whole line; events are cut at 1024
 _MAX_EXPRESSION = 160
+_MAX_EXPLAINED = 24  # nodes whose devices are looked at one by one
 
 # Words that follow the number of nodes: many, one.
 _VERBS = (("{have}", "have", "has"), ("{do}", "do", "does"), ("{are}", "are", "is"))
@@ -37,10 +41,13 @@ class Tally:
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._examples: dict[str, str] = {}
+        self._estimates: set[str] = set()
 
-    def add(self, reason: str, example: str = "", count: int = 1) -> None:
+    def add(self, reason: str, example: str = "", count: int = 1, *, is_estimate: bool = False) -> None:
         """Count nodes under a reason; verbs are written {have}, {do}, {are}."""
         self._counts[reason] = self._counts.get(reason, 0) + count
+        if is_estimate:
+            self._estimates.add(reason)
         if example:
             self._examples.setdefault(reason, example)
 
@@ -59,7 +66,8 @@ class Tally:
         for token, many, one in _VERBS:
             text = text.replace(token, one if count == 1 else many)
         example = self._examples.get(reason)
-        return f"{count} {text}" + (f" ({'' if count == 1 else 'e.g. '}{example})" if example else "")
+        about = "~" if reason in self._estimates else ""
+        return f"{about}{count} {text}" + (f" ({'' if count == 1 else 'e.g. '}{example})" if example else "")
 
 
 def explain_refusal(
@@ -82,7 +90,11 @@ def explain_refusal(
             tally.add(reason)
     if left and claims.pending:
         names = [node.name for node in state.in_set(left)]
-        add_device_reasons(tally, placer.devices.world.explain(claims.pending, names))
+        step = max(1, -(-len(names) // _MAX_EXPLAINED))
+        sample = names[::step]
+        add_device_reasons(
+            tally, placer.devices.world.explain(claims.pending, sample), len(sample), len(names)
+        )
     return tally.line(n_nodes)
 
 
@@ -105,13 +117,17 @@ def _first_reason(
     return None
 
 
-def add_device_reasons(tally: Tally, explanation: Explanation) -> None:
-    """Count nodes per device reason."""
-    for error in explanation.errors.values():
-        tally.add(f"{{have}} a problem: {error}")
-    for nodes, requests in explanation.reasons:
-        story, example = _story(requests)
-        tally.add(story, example, len(nodes))
+def add_device_reasons(tally: Tally, explanation: Explanation, n_sample: int, n_nodes: int) -> None:
+    """Count nodes per device reason, projecting from the nodes that were explained to all of them."""
+    found = [(f"{{have}} a problem: {error}", "", 1) for error in explanation.errors.values()]
+    found += [(*_story(requests), len(nodes)) for nodes, requests in explanation.reasons]
+    seen = projected = 0
+    for story, example, count in found:
+        seen += count
+        # Rounding the running sum keeps the total exact.
+        share = seen * n_nodes // n_sample - projected
+        projected += share
+        tally.add(story, example, share, is_estimate=n_sample < n_nodes)
 
 
 def _story(requests: tuple[RequestReasons, ...]) -> tuple[str, str]:

@@ -247,3 +247,12 @@ def test_the_line_counts_nodes_per_reason_and_names_what_would_match():
     assert "1 is unschedulable" in line
     line = refused(small.place(pod("p"), claim("c", 3)))
     assert "3 have only 2 of the 3 devices wanted" in line
+
+
+def test_of_many_nodes_only_some_are_explained_and_the_counts_are_estimates():
+    small = SmallCluster()
+    small.add(device_class())
+    for index in range(200):
+        small.add(node(f"n{index}"), resource_slice(f"n{index}", "g0"))
+    line = refused(small.place(pod("p"), claim("c", 2)))
+    assert line == "0/200 nodes: ~200 have only one of the 2 devices wanted"

@@ -32,6 +32,8 @@ from dray.scheduler import (
 
 DeviceKey = tuple[str, str, str]  # driver, pool, device
 
+COMPANY_FOR = 60.0  # seconds that we stay careful after another scheduler was seen
+
 
 class Caches:
     """The scheduler's copy of the cluster, and the queue that its changes feed."""
@@ -57,6 +59,8 @@ class Caches:
         self.holders: dict[DeviceKey, dict[str, int]] = defaultdict(
             dict
         )  # exclusive device -> claim uid -> revision
+        self.foreign_claims: set[str] = set()  # uids of claims that other schedulers allocated
+        self.last_foreign = float("-inf")  # loop time of the last such allocation
         self.waiting_for_claim: dict[str, set[str]] = defaultdict(set)  # claim key -> pod keys
         self.waiting_for_group: dict[str, set[str]] = defaultdict(set)  # group key -> pod keys
         self.on_pod: Callable[[Pod], None] = _ignore  # a pod of ours that may be placed (again)
@@ -167,12 +171,14 @@ class Caches:
         if new is None:
             assert old is not None
             freed = self.devices.delete_claim(old)
+            self._note_foreign(old, None)
             self._note_holder(old, None)
             booking = self.bookings.pop(old.metadata.uid, None)
             if booking is not None:
                 booking.cancel()
                 freed = True
         else:
+            self._note_foreign(old, new)
             freed = self.devices.set_claim(new, old)
             if old is None or old.status.allocation is not new.status.allocation:
                 self._note_holder(old, new)
@@ -226,11 +232,12 @@ class Caches:
                 else:
                     holders.setdefault(claim.metadata.uid, revision)
 
-    def rival(self, claim: ResourceClaim) -> str | None:
+    def rival(self, claim: ResourceClaim, *, later_foreign: bool = False) -> str | None:
         """Return a device of the claim that another claim was given first, if there is one.
 
         Call when the informer has seen the claim's own allocation: by then it has seen every
-        write that came before, so "no rival" is a fact and not a hope.
+        write that came before, so "no rival" is a fact and not a hope. With `later_foreign`, claims
+        of other schedulers count even when they came later: those do not know how to yield.
         """
         if claim.status.allocation is None:
             return None
@@ -239,9 +246,31 @@ class Caches:
             key = (result.driver, result.pool, result.device)
             holders = self.holders.get(key, {})
             own = holders.get(uid)
-            if own is not None and any(revision < own for other, revision in holders.items() if other != uid):
-                return "/".join(key)
+            if own is None:
+                continue
+            for other, revision in holders.items():
+                if other != uid and (revision < own or (later_foreign and other in self.foreign_claims)):
+                    return "/".join(key)
         return None
+
+    def _note_foreign(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        """Remember claims that other schedulers allocate while we are at work."""
+        if new is None:
+            if old is not None:
+                self.foreign_claims.discard(old.metadata.uid)
+            return
+        allocation = new.status.allocation
+        if allocation is None or old is None or old.status.allocation is not None:
+            if allocation is None:
+                self.foreign_claims.discard(new.metadata.uid)
+            return
+        if new.metadata.uid not in self.bookings:
+            self.foreign_claims.add(new.metadata.uid)
+            self.last_foreign = asyncio.get_running_loop().time()
+
+    def has_company(self) -> bool:
+        """Whether another scheduler has allocated a claim lately."""
+        return asyncio.get_running_loop().time() - self.last_foreign < COMPANY_FOR
 
     async def seen(self, key: str, revision: str, timeout: float) -> bool:
         """Wait until the claim cache has caught up with a write of ours; False when the claim is gone."""

@@ -8,7 +8,9 @@ means that the decision is void, so it is thrown away and made anew.
 Two schedulers may give one device to two *different* claims, which no resourceVersion
 protects. So before binding we wait until our own cache has seen our write: by then it
 has seen all earlier ones, and if another claim holds the device by an earlier write, we
-are the ones to yield. Of two schedulers that follow this rule exactly one yields.
+are the ones to yield. Of two schedulers that follow this rule exactly one yields. While
+a scheduler that does not follow it (kube-scheduler) allocates claims, too, we wait a moment
+longer before binding and yield to it in any case: see `_verify`.
 
 The pods of a gang are committed together: first all claims, then all bindings.
 """
@@ -109,6 +111,7 @@ class Committer:
     features: Features
     now: Callable[[], datetime]
     binding_timeout: float = 600.0
+    courtesy: float = 0.5  # seconds to wait before binding while another scheduler is active
 
     async def commit(self, placed: Sequence[Placed]) -> None:
         """Make all of these true: allocate, reserve, verify, wait for drivers, bind.
@@ -208,9 +211,15 @@ class Committer:
             raise CommitFailed(f"claim {key} was deleted while it was being allocated", is_conflict=True)
         claim = self.caches.claims.get(key)
         rival = self.caches.rival(claim) if claim is not None else None
+        if rival is None and self.caches.has_company():
+            # A scheduler that does not know this rule may have decided before it saw our write, and
+            # its own write is still to come. It will not yield, so give it time, and yield to it.
+            await asyncio.sleep(self.courtesy)
+            claim = self.caches.claims.get(key)
+            rival = self.caches.rival(claim, later_foreign=True) if claim is not None else None
         if claim is not None and rival is not None:
             await self.deallocate(claim)
-            raise CommitFailed(f"device {rival} was given to another claim first", is_conflict=True)
+            raise CommitFailed(f"device {rival} was given to another claim, too", is_conflict=True)
 
     async def _reserve(self, claim: ResourceClaim, consumer: Consumer, trail: _Trail) -> None:
         """Join the consumers of an allocated claim; a merge by uid needs no revision."""

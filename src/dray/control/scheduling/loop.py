@@ -44,6 +44,7 @@ log = logging.getLogger("dray.scheduler")
 _TURN = 16  # decisions before other tasks get their turn
 _RETRY_AFTER_CONFLICT = 0.05  # seconds
 _LONGEST_RETRY = 10.0
+_WARM_AT_ONCE = 20  # nodes; a few milliseconds
 
 
 @dataclass(slots=True)
@@ -122,6 +123,7 @@ class SchedulingLoop:
             tasks.create_task(self.reporter.run(), name="reporter")
             tasks.create_task(self.recorder.run(), name="recorder")
             tasks.create_task(self._wake_overdue(), name="overdue")
+            tasks.create_task(self._warm_up(), name="warm-up")
             self.is_ready.set()
             await self._decide_forever()
 
@@ -200,6 +202,16 @@ class SchedulingLoop:
         group_key = _group_key(pod)
         if group_key is not None:
             self._waiting_of_group[group_key].discard(key)
+
+    async def _warm_up(self) -> None:
+        """While nothing is to do, let the allocator take in all devices, a few nodes at a time."""
+        names = list(self.caches.state.nodes)
+        classes = [each.metadata.name for each in self.caches.classes.items.values()]
+        for start in range(0, len(names), _WARM_AT_ONCE):
+            while len(self.caches.queue) or self._commits:
+                await asyncio.sleep(0.1)
+            self.caches.devices.warm(names[start : start + _WARM_AT_ONCE], classes)
+            await asyncio.sleep(0)
 
     async def _wake_overdue(self) -> None:
         while True:
