@@ -73,6 +73,9 @@ class Deleter:
             return await self._write(kind, new, record, options), False
         if options.dry_run:
             return new, True
+        if graceful:
+            # Watchers see a pod marked before they see it gone, even when it goes at once.
+            new, record = await self.objects.put(kind, record.key, new, record.revision)
         event = await self.objects.store.delete(record.key, record.revision)
         assert event is not None
         # A deleted pod is shown as marked, other objects as they were last stored.

@@ -9,9 +9,10 @@ Server-side apply is in `applying`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from dray.api.kinds import Kind
+from dray.api.kinds import Kind, split_api_version
 from dray.api.parsing import Duplicates, ParseError, parse_json
 from dray.api.raw_json import RawJson
 from dray.api.reading import DecodeError, read
@@ -105,8 +106,14 @@ class Patcher:
             raise _refused(patch, f"the patch makes a {type(document).__name__} of the object")
         if document.get("kind") != kind.kind:
             raise _refused(patch, f'no kind "{document.get("kind")}" is registered here')
-        document = {**document, "apiVersion": kind.api_version(version)}
-        quiet = Call(call.request, call.route, call.user)
+        group, said = split_api_version(str(document.get("apiVersion") or ""))
+        if group != kind.group or said not in kind.versions:
+            raise _refused(
+                patch, f'no kind "{kind.kind}" is registered for version "{document.get("apiVersion")}"'
+            )
+        # A patch may even change the version; the result is then read as that version.
+        version = said
+        quiet = Call(call.request, replace(call.route, version=version), call.user)
         try:
             obj = self._handlers.read(quiet, versions.schema(kind, version), document, "Warn")
         except errors.ApiError as problem:

@@ -28,6 +28,7 @@ from dray.api.validation import (
     kind_key,
     missing_resource_version,
     validate_create,
+    validate_namespace_finalize,
     validate_status_update,
     validate_update,
     warnings_create,
@@ -103,7 +104,9 @@ class Writer:
     async def create(self, call: Call, new: Object, *, dry_run: bool) -> Object:
         """Store a new object and return it; raises AlreadyExists, Invalid, Forbidden, ..."""
         metadata = new.setdefault("metadata", {})
-        if metadata.get("resourceVersion"):
+        version = metadata.pop("resourceVersion", None) or ""
+        # What is no version at all is not taken for one.
+        if version.isascii() and version.isdigit() and int(version):
             raise errors.plain_failure(500, "resourceVersion should not be set on objects to be created")
         generated = not metadata.get("name") and metadata.get("generateName")
         for attempt in range(NAME_ATTEMPTS):
@@ -254,7 +257,8 @@ class Writer:
         if not metadata.get("uid"):
             metadata["uid"] = before.get("uid", "")
         _take(metadata, before, "creationTimestamp")
-        _take(metadata, before, "deletionTimestamp")
+        if before.get("deletionTimestamp"):
+            metadata["deletionTimestamp"] = before["deletionTimestamp"]
         if "deletionGracePeriodSeconds" in before and metadata.get("deletionGracePeriodSeconds") is None:
             metadata["deletionGracePeriodSeconds"] = before["deletionGracePeriodSeconds"]
         self._validate_changed(call, new, old)
@@ -267,6 +271,8 @@ class Writer:
         key, context = kind_key(kind.group, kind.kind), self.context(call)
         if call.route.subresource == "status":
             problems = [*self.rules.status(call, new, old), *validate_status_update(key, new, old, context)]
+        elif call.route.subresource == "finalize":
+            problems = validate_namespace_finalize(new, old, context)
         else:
             problems = validate_update(key, new, old, context)
         problems = [*problems, *self.validate_custom(kind, new, old)]
