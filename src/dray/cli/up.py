@@ -17,6 +17,7 @@ from pathlib import Path
 
 from dray.cli.output import CommandError, fail, say
 from dray.cli.whatif import parse_nodes
+from dray.sim.system import Plan, System, SystemFailure, is_alive, read_state
 
 DEFAULT_DATA = Path("~/.local/share/dray").expanduser()
 
@@ -61,8 +62,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _up(args: argparse.Namespace) -> int:
-    from dray.sim.system import Plan, System, SystemFailure, is_alive, read_state
-
     simulated = parse_nodes(args.sim)
     temporary = args.data is None
     data = Path(tempfile.mkdtemp(prefix="dray-")) if temporary else args.data.expanduser().absolute()
@@ -92,7 +91,7 @@ async def _up(args: argparse.Namespace) -> int:
         if starting.done():
             starting.result()
             _remember(data)
-            _greet(plan, time.monotonic() - began)
+            _greet(system, time.monotonic() - began)
             await stop.wait()
         else:
             starting.cancel()
@@ -110,10 +109,8 @@ async def _up(args: argparse.Namespace) -> int:
         say("stopped")
 
 
-def _greet(plan: object, seconds: float) -> None:
-    from dray.sim.system import Plan
-
-    assert isinstance(plan, Plan)
+def _greet(system: System, seconds: float) -> None:
+    plan = system.plan
     nodes = [f"{count} x {profile.name}" for profile, count in plan.simulated] + (
         [plan.host] if plan.host else []
     )
@@ -124,6 +121,7 @@ def _greet(plan: object, seconds: float) -> None:
     print("  dray get devices        # who holds what")
     print("  dray run --device CLASS -- CMD    # a pod with a device, in one line")
     print()
+    print(f"dashboard (the certificate is this system's own): {system.dashboard_url}")
     print("Ctrl-C stops everything.", flush=True)
 
 

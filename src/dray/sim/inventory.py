@@ -93,12 +93,18 @@ class DeviceRow:
     @property
     def model(self) -> str:
         """Return what people call the device."""
-        for name in ("productName", "model", "accelerator", "dra.net/ifName", "PFName", "dra.cpu/numaNodeID"):
+        for name in ("productName", "model", "accelerator", "dra.net/pciDevice", "PFName"):
             found = self.attribute(name)
             if found:
                 profile = self.attribute("profile")
                 return f"{found} {profile}".strip() if profile else found
-        return ""
+        numa = self.attribute("dra.cpu/numaNodeID")
+        return f"NUMA {numa}" if numa else ""
+
+    @property
+    def short_name(self) -> str:
+        """Return what to write into a box: people know an interface by its name, not by its PCI address."""
+        return self.attribute("dra.net/ifName") or self.device.name
 
 
 def attribute_text(attribute: DeviceAttribute) -> str:

@@ -84,11 +84,11 @@ def _box(row: DeviceRow, pool: PoolRow) -> Box:
             ],
         )
     )
-    box = Box(row.device.name, title, row.state)
+    box = Box(row.short_name, title, row.state)
     if row.holders and row.device.allow_multiple_allocations:
         box.parts = _shares(row)
     elif row.holders:
-        box.parts = [Part(0.0, 1.0, row.holders[0].claim, row.device.name)]
+        box.parts = [Part(0.0, 1.0, row.holders[0].claim, row.short_name)]
     else:
         box.parts = _slices(row, pool)
         if box.parts:

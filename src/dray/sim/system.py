@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import logging
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,9 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from dray.client import AlreadyExists, Client
-from dray.client.resources import DEVICE_CLASSES, Resource
+from dray.client.resources import DEVICE_CLASSES, SERVICE_ACCOUNTS, Resource
 from dray.drivers.hardware import Profile, device_classes
 from dray.drivers.shipped import SHIPPED
 
@@ -36,6 +39,7 @@ STATE_FILE = "system.json"
 READY_SECONDS = 30.0
 STOP_SECONDS = 10.0
 LONGEST_PAUSE = 30.0
+LONGEST_FOLDER = 28  # of the nodes' folder, so that sockets below it fit into 107 bytes
 DRIVER_NAMES = {
     "nvidia": "gpu.nvidia.com",
     "tpu": "tpu.google.com",
@@ -101,6 +105,7 @@ class System:
         self.parts: list[Part] = []
         self._watchers: list[asyncio.Task[None]] = []
         self._stopping = False
+        self.dashboard_url = ""  # with a token behind the #, known once started
 
     # --- starting -----------------------------------------------------------------
 
@@ -152,7 +157,7 @@ class System:
         command = [
             "nodes",
             "--root",
-            str(plan.data / "nodes"),
+            str(short_path(plan.data / "nodes")),
             "--credentials",
             str(plan.data / "credentials"),
         ]
@@ -240,6 +245,7 @@ class System:
             write_driver_kubeconfig(plan.data, driver, folder / f"driver-{driver}.kubeconfig")
         async with Client.connect(plan.kubeconfig) as client:
             await asyncio.gather(*(self._grant(client, driver) for driver in plan.drivers))
+            self.dashboard_url = await self._dashboard_link(client)
             for device_class in device_classes(frozenset(plan.drivers)):
                 body = {
                     "apiVersion": device_class.api_version,
@@ -249,8 +255,36 @@ class System:
                 with contextlib.suppress(AlreadyExists):
                     await client.create(DEVICE_CLASSES, body)
 
-    @staticmethod
-    async def _grant(client: Client, driver: str) -> None:
+    async def _dashboard_link(self, client: Client) -> str:
+        """Make a service account that may look at everything and change nothing; return a link with its token."""
+        name, namespace = "dray-dashboard", "kube-system"
+        rules: list[dict[str, Any]] = [
+            {
+                "apiGroups": [""],
+                "resources": ["nodes", "pods", "events", "namespaces"],
+                "verbs": ["get", "list", "watch"],
+            },
+            {"apiGroups": ["resource.k8s.io"], "resources": ["*"], "verbs": ["get", "list", "watch"]},
+        ]
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+        account = {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        with contextlib.suppress(AlreadyExists):
+            await client.create(SERVICE_ACCOUNTS, account, namespace)
+        await self._bind(client, "dray:dashboard", rules, subject)
+        wish = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 86400},
+        }
+        answer = await client.create(SERVICE_ACCOUNTS, wish, namespace, name=name, subresource="token")
+        server = yaml.safe_load(self.plan.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+        return f"{server}/dashboard/#token={answer['status']['token']}"
+
+    async def _grant(self, client: Client, driver: str) -> None:
         """Let a driver publish slices and report on its own devices."""
         name = f"dray:driver:{driver}"
         rules: list[dict[str, Any]] = [
@@ -262,6 +296,11 @@ class System:
              "verbs": ["arbitrary-node:update", "arbitrary-node:patch"]},
             {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
         ]  # fmt: skip
+        await self._bind(client, name, rules, {"apiGroup": CLUSTER_ROLES.group, "kind": "User", "name": name})
+
+    @staticmethod
+    async def _bind(client: Client, name: str, rules: list[dict[str, Any]], subject: dict[str, str]) -> None:
+        """Make a role and give it to one subject; what exists stays."""
         role = {
             "apiVersion": CLUSTER_ROLES.api_version,
             "kind": "ClusterRole",
@@ -273,7 +312,7 @@ class System:
             "kind": "ClusterRoleBinding",
             "metadata": {"name": name},
             "roleRef": {"apiGroup": CLUSTER_ROLES.group, "kind": "ClusterRole", "name": name},
-            "subjects": [{"apiGroup": CLUSTER_ROLES.group, "kind": "User", "name": name}],
+            "subjects": [subject],
         }
         with contextlib.suppress(AlreadyExists):
             await client.create(CLUSTER_ROLES, role)
@@ -306,6 +345,10 @@ class System:
             watcher.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
         (self.plan.data / STATE_FILE).unlink(missing_ok=True)
+        nodes = self.plan.data / "nodes"
+        link = short_path(nodes)
+        if link != nodes:
+            link.unlink(missing_ok=True)
 
     def _write_state(self) -> None:
         state = {
@@ -320,6 +363,24 @@ class System:
         temporary = self.plan.data / f"{STATE_FILE}.new"
         temporary.write_text(json.dumps(state, indent=1))
         temporary.replace(self.plan.data / STATE_FILE)
+
+
+def short_path(folder: Path) -> Path:
+    """Return a short name for a folder whose own name leaves no room for the sockets inside.
+
+    The path of a Unix socket may have 107 bytes, and drivers have long names. A link in
+    the temporary folder is as good as the folder itself.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if len(str(folder)) <= LONGEST_FOLDER:
+        return folder
+    digest = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
+    link = Path(tempfile.gettempdir()) / f"dray-{os.getuid()}-{digest}"
+    if link.is_symlink() and link.readlink() != folder:
+        link.unlink()
+    if not link.is_symlink():
+        link.symlink_to(folder)
+    return link
 
 
 def last_words(path: Path) -> str:

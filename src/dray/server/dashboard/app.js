@@ -1,7 +1,7 @@
 // The page: state from the API, one render per frame, everything reachable by keyboard, all text set as text.
 
 import { Denied, follow, keyOf, tryToken, useToken } from "./api.js";
-import { attributeText, buildInventory, holders, ownerColour, partsOf, poolSummaries, shortAmount } from "./model.js";
+import { attributeText, buildInventory, holders, ownerColour, partsOf, poolSummaries, shortAmount, shortName } from "./model.js";
 
 const stores = Object.fromEntries(["nodes", "pods", "events", "slices", "claims", "classes", "rules"].map((kind) => [kind, new Map()]));
 const state = { view: "map", filter: "", selected: null, inventory: null, colours: new Map(), seen: new Set() };
@@ -76,14 +76,14 @@ function summaryCards() {
 function deviceBox(row, pool) {
   const parts = partsOf(row, pool);
   const owners = parts.map((part) => `${part.label}: ${part.owner}`).join(", ");
-  const many = pool.rows.length > 40;
+  const many = pool.rows.filter((other) => !other.isPartition).length > 40;
   const tainted = row.taints.some((taint) => taint.effect !== "None");
   const description = `${row.name}, ${row.model || row.driver}, ${parts.length ? "held" : row.state}${owners ? ` by ${owners}` : ""}${tainted ? ", tainted" : ""}`;
   const box = el(
     "button",
     { type: "button", class: `device ${parts.length ? "held" : row.state}${tainted ? " tainted" : ""}${many ? " small" : ""}`, title: description, "aria-label": description, onclick: () => select({ kind: "device", row, pool }) },
     partsPicture(parts),
-    many ? null : el("span", { class: "name", text: parts.length === 1 && parts[0].size === 1 ? row.name : parts.length ? parts.map((part) => part.label).join(" ") : row.name }),
+    many ? null : el("span", { class: "name", text: parts.length && !(parts.length === 1 && parts[0].size === 1) ? parts.map((part) => part.label).join(" ") : shortName(row) }),
     tainted ? el("span", { class: "mark", text: "!" }) : null,
   );
   return box;

@@ -26,8 +26,13 @@ function attribute(device, driver, name) {
   return found ? attributeText(found) : "";
 }
 
+// What to write into a box: people know an interface by its name, not by its PCI address.
+export function shortName(row) {
+  return attribute(row.device, row.driver, "dra.net/ifName") || row.name;
+}
+
 export function modelName(device, driver) {
-  for (const name of ["productName", "model", "accelerator", "dra.net/ifName", "PFName"]) {
+  for (const name of ["productName", "model", "accelerator", "dra.net/pciDevice"]) {
     const found = attribute(device, driver, name);
     if (found) return [found, attribute(device, driver, "profile")].filter(Boolean).join(" ");
   }

@@ -1,0 +1,144 @@
+"""The dashboard in a real browser: what it shows, that it is live, that names cannot inject, that it has no back door."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from browser import browser_page, need_browser
+
+from dray.client import Client
+from dray.client.resources import CLAIMS, NAMESPACES, PODS, SLICES
+from dray.drivers.hardware import load_profile
+from dray.sim.scenes import claim, pod, request
+from dray.sim.system import Plan, System
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+async def system(tmp_path):
+    need_browser()
+    running = System(
+        Plan(
+            tmp_path / "data",
+            port=0,
+            simulated=[(load_profile("dgx-a100-mig"), 1), (load_profile("l40s-shared"), 1)],
+        )
+    )
+    await running.start()
+    yield running
+    await running.stop()
+
+
+async def run_pods(client):
+    await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}})
+    profile = "device.attributes['gpu.nvidia.com'].profile == '3g.20gb'"
+    for name, wish in (
+        ("slice", request("g", "mig.nvidia.com", where=profile)),
+        (
+            "share",
+            request(
+                "g",
+                "gpu.nvidia.com",
+                where="device.allowMultipleAllocations",
+                capacity={"requests": {"memory": "12Gi"}},
+            ),
+        ),
+        (
+            "never",
+            request(
+                "g", "gpu.nvidia.com", where="device.attributes['gpu.nvidia.com'].productName == 'H9000'"
+            ),
+        ),
+    ):
+        await client.create(CLAIMS, claim(name, [wish]), "demo")
+        await client.create(PODS, pod(name, [name]), "demo")
+
+
+async def test_the_dashboard_shows_the_cluster_lives_and_keeps_to_itself(system, tmp_path):
+    pictures = Path(os.environ.get("DRAY_PICTURES", tmp_path))
+    async with Client.connect(system.plan.kubeconfig) as client, browser_page() as page:
+        await page.open(system.dashboard_url)
+        await page.until("document.querySelectorAll('.device').length >= 20")
+        assert await page.run("location.hash") == "#/map"  # the token left the address bar
+
+        # Live: pods that are made now appear without a reload.
+        await run_pods(client)
+        await page.until("document.querySelectorAll('.device.held').length >= 2")
+        label = await page.until(
+            "[...document.querySelectorAll('.device.held')].map(d => d.textContent).find(t => t.includes('3g.20gb'))"
+        )
+        assert label
+        share = await page.run(
+            "document.querySelector('.device.held[aria-label*=\"demo/share\"] rect').getAttribute('width')"
+        )
+        assert 20 < float(share) < 30  # 12 of 45 GiB, to scale
+        await page.picture(pictures / "map.png")
+
+        # Why a pod waits is on the page.
+        await page.run("location.hash = '#/pods'")
+        await page.until("document.body.innerText.includes('H9000')")
+        await page.key("/")
+        await page.run(
+            "(() => { const f = document.getElementById('filter'); f.value = 'never'; f.dispatchEvent(new Event('input')); })()"
+        )
+        await page.until("document.querySelectorAll('tbody tr').length === 1")
+
+        # Keyboard: a row opens with Enter, Escape closes and gives the focus back.
+        await page.run("document.querySelector('tbody tr').focus()")
+        await page.key("Enter", text="\r")
+        await page.until(
+            "!document.getElementById('detail').hidden && document.getElementById('detail').innerText.includes('Why it waits')"
+        )
+        await page.key("Escape")
+        await page.until(
+            "document.getElementById('detail').hidden && document.activeElement.tagName === 'TR'"
+        )
+
+        # An attribute that looks like markup stays text.
+        evil = "<img src=x onerror=document.title='owned'>"
+        spec = {
+            "driver": "evil.example.com", "nodeName": "dgx-a100-mig-1", "pool": {"name": "evil", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "evil-0", "attributes": {"productName": {"string": evil}}}],
+        }  # fmt: skip
+        slice_object = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": "evil"},
+            "spec": spec,
+        }
+        await client.create(SLICES, slice_object)
+        await page.run(
+            "(() => { const f = document.getElementById('filter'); f.value = ''; f.dispatchEvent(new Event('input')); location.hash = '#/map'; })()"
+        )
+        await page.until("[...document.querySelectorAll('.device')].some(d => d.title.includes('onerror'))")
+        await page.run(
+            "[...document.querySelectorAll('.device')].find(d => d.title.includes('onerror')).click()"
+        )
+        await page.until("document.getElementById('detail').innerText.includes('onerror')")
+        assert await page.run("document.querySelectorAll('main img, aside img').length") == 0
+        assert await page.run("document.title") == "dray"
+
+        # Inline scripts are forbidden, and nothing came from elsewhere.
+        await page.run(
+            "(() => { const s = document.createElement('script'); s.textContent = \"document.title='owned'\"; document.body.append(s); })()"
+        )
+        await asyncio.sleep(0.2)
+        assert await page.run("document.title") == "dray"
+        outside = await page.run(
+            "performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith(location.origin))"
+        )
+        assert outside == []
+        await page.run("document.documentElement.dataset.theme = 'dark'")
+        await page.picture(pictures / "map-dark.png")
+
+
+async def test_a_wrong_token_is_refused_with_words(system):
+    async with browser_page() as page:
+        await page.open(system.dashboard_url.partition("#")[0] + "#token=wrong")
+        words = await page.until(
+            "document.getElementById('login').open && document.getElementById('login-error').textContent"
+        )
+        assert "does not know this token" in words
+        assert await page.run("document.querySelectorAll('.device').length") == 0
