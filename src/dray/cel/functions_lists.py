@@ -107,7 +107,7 @@ def is_sorted(items: list[object]) -> bool:
     """Tell whether no element is greater than the next."""
     for left, right in pairwise(items):
         if not isinstance(left, _COMPARABLE):
-            raise no_such_overload()
+            raise no_such_overload("isSorted(list)")
         if compare(left, right) > 0:
             return False
     return True
@@ -121,7 +121,7 @@ def extreme(name: str, sign: int) -> Callable[[list[object]], object]:
             raise Fault(f"{name} called on empty list")
         best = items[0]
         if not isinstance(best, _COMPARABLE):
-            raise no_such_overload()
+            raise no_such_overload(f"{name}(list)")
         for item in items[1:]:
             if compare(item, best) * sign > 0:
                 best = item
@@ -130,11 +130,17 @@ def extreme(name: str, sign: int) -> Callable[[list[object]], object]:
     return find
 
 
+_SUMMABLE = (int, Uint, float, Duration)
+
+
 def total(zero: object) -> Callable[[list[object]], object]:
     """Return the function that sums elements of one type."""
 
     def summed(items: list[object]) -> object:
-        result = zero
+        if items and type(items[0]) not in _SUMMABLE:
+            raise no_such_overload("sum(list)")
+        # An untyped list is summed as what its first element is.
+        result = type(items[0])(0) if items and type(items[0]) is not type(zero) else zero
         for item in items:
             result = add(result, item)
         return result
@@ -212,7 +218,7 @@ def unwrap(items: list[object]) -> list[object]:
     values: list[object] = []
     for item in items:
         if not isinstance(item, Optional):
-            raise Fault(f"value {item} is not optional")
+            raise no_such_overload("unwrapOpt(list)")
         if item.present:
             values.append(item.value)
     return values

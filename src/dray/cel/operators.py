@@ -115,7 +115,7 @@ def divide(left: object, right: object) -> object:
     if isinstance(left, float) and isinstance(right, float):
         return _divide_floats(left, right)
     if is_number(left) and type(left) is type(right) and right == 0:
-        raise Fault("divide by zero")
+        raise Fault("division by zero")
     number = _whole(left, right, _truncated)
     if number is None:
         raise _refused("_/_", left)

@@ -116,6 +116,9 @@ class Program:
 def not_a_bool(value: object) -> EvaluationError:
     """Return the error of a selector whose value is no bool."""
     name = type_name(value)
+    if name in ("list", "map"):
+        problem = f"type conversion error from {name} to 'bool'"
+        return EvaluationError(f"CEL result of type {name} could not be converted to bool: {problem}")
     return EvaluationError(
         f"CEL result of type {name} could not be converted to bool: unsupported type conversion from '{name}' to bool"
     )

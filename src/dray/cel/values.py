@@ -318,17 +318,16 @@ _PLAIN = frozenset({str, int, bool, bytes, Duration, Timestamp, Quantity, Semver
 
 
 def _equal_items(left: list[object], right: list[object], budget: _Budget) -> bool:
-    fault: Fault | None = None
-    for one, other in zip(left, right, strict=True):
-        try:
-            budget.spend()
-            if not equal(one, other, budget):
-                return False
-        except Fault as error:
-            fault = fault or error
-    if fault is not None:
-        raise fault
-    return True
+    return not any(_surely_differ(one, other, budget) for one, other in zip(left, right, strict=True))
+
+
+def _surely_differ(left: object, right: object, budget: _Budget) -> bool:
+    """Compare parts of lists and maps: there, parts that refuse to be compared do not count as different."""
+    budget.spend()
+    try:
+        return not equal(left, right, budget)
+    except Fault:
+        return False
 
 
 def _equal_maps(left: Mapping[object, object], right: Mapping[object, object], budget: _Budget) -> bool:
@@ -336,10 +335,7 @@ def _equal_maps(left: Mapping[object, object], right: Mapping[object, object], b
         return False
     for key, value in map_items(left):
         other = map_find(right, key)
-        if other is MISSING:
-            return False
-        budget.spend()
-        if not equal(value, other, budget):
+        if other is MISSING or _surely_differ(value, other, budget):
             return False
     return True
 
