@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 
 from dray.cel import kinds, operators
+from dray.cel.access import look_up
 from dray.cel.device import DeviceInput
 from dray.cel.errors import CelError, Fault, no_such_overload
 from dray.cel.functions import implementation
-from dray.cel.interpreter import Failure, look_up, not_equal
+from dray.cel.interpreter import Failure, not_equal
 from dray.cel.syntax import Call, Fold, Ident, ListNode, Literal, MapNode, Node, Select
 from dray.cel.values import MISSING, NOTHING, Optional, equal, map_items, map_key, map_keys
 

@@ -130,17 +130,17 @@ def extreme(name: str, sign: int) -> Callable[[list[object]], object]:
     return find
 
 
-_SUMMABLE = (int, Uint, float, Duration)
+_ZEROS: dict[type, object] = {int: 0, Uint: Uint(0), float: 0.0, Duration: Duration(0)}
 
 
 def total(zero: object) -> Callable[[list[object]], object]:
     """Return the function that sums elements of one type."""
 
     def summed(items: list[object]) -> object:
-        if items and type(items[0]) not in _SUMMABLE:
+        if items and type(items[0]) not in _ZEROS:
             raise no_such_overload("sum(list)")
         # An untyped list is summed as what its first element is.
-        result = type(items[0])(0) if items and type(items[0]) is not type(zero) else zero
+        result = _ZEROS[type(items[0])] if items else zero
         for item in items:
             result = add(result, item)
         return result
@@ -168,7 +168,7 @@ def includes(value: object, wanted: object) -> object:
     """Tell whether a list has an element, or a scalar equals it."""
     if isinstance(value, list):
         return any(_same(item, wanted) for item in value)
-    return equal(value, wanted)
+    return _same(value, wanted)
 
 
 def set_contains(items: object, wanted: list[object]) -> bool:

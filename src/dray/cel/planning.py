@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dray.cel.access import (
+    Access,
+    ComputedQualifier,
+    Conditional,
+    ConstantQualifier,
+    PresenceQualifier,
+    Qualifier,
+    StepAccess,
+    VariableAccess,
+)
 from dray.cel.errors import CompileError
 from dray.cel.functions import implementation
 from dray.cel.functions_strings import compile_pattern
 from dray.cel.interpreter import (
-    Access,
     CallStep,
-    ComputedQualifier,
-    Conditional,
     Constant,
-    ConstantQualifier,
     Failure,
     FoldStep,
     Frame,
@@ -21,11 +27,7 @@ from dray.cel.interpreter import (
     Membership,
     Meter,
     OptionalOr,
-    PresenceQualifier,
-    Qualifier,
     Step,
-    StepAccess,
-    VariableAccess,
     guarded,
     member_key,
     not_equal,

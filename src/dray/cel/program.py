@@ -116,12 +116,14 @@ class Program:
 def not_a_bool(value: object) -> EvaluationError:
     """Return the error of a selector whose value is no bool."""
     name = type_name(value)
+    problem = f"unsupported type conversion from '{name}' to bool"
     if name in ("list", "map"):
         problem = f"type conversion error from {name} to 'bool'"
-        return EvaluationError(f"CEL result of type {name} could not be converted to bool: {problem}")
-    return EvaluationError(
-        f"CEL result of type {name} could not be converted to bool: unsupported type conversion from '{name}' to bool"
-    )
+    elif name == "string":
+        problem = "unsupported native conversion from string to 'bool'"
+    elif name.startswith(("kubernetes.", "net.")):
+        problem = f"type conversion error from '{name.rpartition('.')[2]}' to 'bool'"
+    return EvaluationError(f"CEL result of type {name} could not be converted to bool: {problem}")
 
 
 def as_attribute(value: object) -> DeviceAttribute:
