@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("dray.cli.status", "what runs here, and how it is"),
     "server": ("dray.cli.server", "serve the Kubernetes API: objects, watches, admission, on one machine"),
     "kubeconfig": ("dray.cli.kubeconfig", "make credentials for a node or a user of `dray server`"),
+    "run": ("dray.cli.run", "run a command with devices: claim, pod, logs and exit code in one line"),
     "get": ("dray.cli.get", "list devices, pools, claims, nodes: who holds what"),
     "map": ("dray.cli.mapping", "draw nodes and devices: terminal, SVG or PNG"),
     "explain": ("dray.cli.explain", "why a pod or claim has no devices, or why it got these"),

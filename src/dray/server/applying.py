@@ -57,10 +57,14 @@ class FieldBooks:
         if is_reset and old is not None:
             return
         kind, version = call.route.kind, call.route.version
+        written = new
+        if call.keeps_empties:
+            written = copy_json(new)
+            self.versions.drop_empties(kind, written)
         show = partial(self.versions.outgoing, kind, version=version)
         live = None if old is None else show(obj=old)
         rules = self.rules(call)
-        book = rules.update(live, show(obj=new), book, manager_of(call), self.world.timestamp())
+        book = rules.update(live, show(obj=written), book, manager_of(call), self.world.timestamp())
         if book:
             metadata["managedFields"] = write_book(book)
 

@@ -16,6 +16,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dray.api.features import Features
+from dray.api.gating import drop_disabled_fields
 from dray.api.kinds import Kind
 from dray.api.schema import schema_of
 from dray.api.validation import ValidationContext
@@ -37,7 +38,7 @@ from dray.server.handlers import Handlers
 from dray.server.health import Health
 from dray.server.metrics import Metrics
 from dray.server.node_agents import NodeAgents
-from dray.server.objects import Objects
+from dray.server.objects import Objects, storage_of
 from dray.server.openapi import OpenApi
 from dray.server.patching import Patcher
 from dray.server.reader import Object
@@ -137,6 +138,7 @@ class Cluster:
             world,
             self.versions.complete,
             self._prepare_special,
+            self.versions.drop_empties,
             self.catalogue.is_custom,
             self.custom.validate,
         )
@@ -178,6 +180,8 @@ class Cluster:
     def _prepare_special(self, kind: Kind, new: Object, old: Object | None) -> None:
         if kind.kind == "CustomResourceDefinition" and kind.group == "apiextensions.k8s.io":
             self.custom.prepare_definition(new, old, self.settings.world.timestamp())
+        group, _ = storage_of(kind)
+        drop_disabled_fields(group, kind.kind, new, old, self.settings.features)
 
     def _follow_writes(self, authorizer: Authorizer, admission: AdmissionChain) -> None:
         """Keep the books of authorisation and admission in step with the store."""

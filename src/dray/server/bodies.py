@@ -54,7 +54,7 @@ def read_object(
     check_kind(value, kind, api_version)
     _, version = split_api_version(api_version)
     try:
-        obj, complaints = read(schema, value)
+        obj, complaints = read(schema, value, keep_empty=call.keeps_empties)
     except DecodeError as problem:
         raise errors.bad_request(
             f'{kind} in version "{version}" cannot be handled as a {kind}: {problem}'

@@ -43,6 +43,7 @@ class Call:
     route: Route
     user: User
     warnings: list[str] = field(default_factory=list)  # become Warning headers
+    keeps_empties: bool = False  # empty lists stay in the object until validation is done
     has_booked: bool = False  # an apply keeps the book of field owners itself
 
     def warn(self, text: str) -> None:

@@ -118,6 +118,7 @@ class Patcher:
             obj = self._handlers.read(quiet, versions.schema(kind, version), document, "Warn")
         except errors.ApiError as problem:
             raise _refused(patch, problem.message) from None
+        call.keeps_empties = quiet.keeps_empties
         found = [*complaints, *quiet.warnings]
         if found and options.field_validation == "Strict":
             raise _refused(patch, "strict decoding error: " + ", ".join(found))

@@ -15,7 +15,7 @@ from dray.api.codec import compact_raw
 from dray.api.conversion import convert, convert_event
 from dray.api.defaults import apply_defaults
 from dray.api.kinds import Kind
-from dray.api.reading import zero_of
+from dray.api.reading import drop_empty, zero_of
 from dray.api.schema import SchemaError, Type, schema_of
 from dray.server.calls import Call
 from dray.server.reader import Object
@@ -138,6 +138,12 @@ class Versions:
         if version == kind.storage_version:
             return obj
         return convert(kind.group, kind.kind, obj, version, kind.storage_version)
+
+    def drop_empties(self, kind: Kind, obj: Object) -> None:
+        """Remove empty lists and maps that were kept for validation."""
+        schema = self.stored_schema(kind)
+        if schema is not None:
+            drop_empty(schema, obj)
 
     def complete(self, kind: Kind, obj: Object) -> None:
         """Write the parts that an object always shows, even empty: `status: {}` of a claim."""

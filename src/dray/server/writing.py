@@ -98,6 +98,7 @@ class Writer:
     world: World
     complete: Callable[[Kind, Object], None]  # puts members that are always written where they are missing
     prepare_special: Callable[[Kind, Object, Object | None], None]  # what needs to know other objects
+    drop_empties: Callable[[Kind, Object], None]
     is_custom: Callable[[Kind], bool]
     validate_custom: Callable[[Kind, Object, Object | None], list[FieldError]]
 
@@ -130,6 +131,8 @@ class Writer:
         self.prepare_special(kind, new, None)
         self.complete(kind, new)
         self._validate_new(call, new)
+        if call.keeps_empties:
+            self.drop_empties(kind, new)
         self.admission.validate(call, "CREATE", new, None)
         self.rules.admit(call, new)
         key = key_of(kind, call.route.namespace, metadata["name"])
@@ -247,6 +250,7 @@ class Writer:
         now = self.world.timestamp()
         if subresource == "status":
             prepare_status(kind, new, old, now)
+            self.prepare_special(kind, new, old)
         elif subresource == "finalize":
             prepare_finalize(new, old)
         else:
@@ -262,6 +266,8 @@ class Writer:
         if "deletionGracePeriodSeconds" in before and metadata.get("deletionGracePeriodSeconds") is None:
             metadata["deletionGracePeriodSeconds"] = before["deletionGracePeriodSeconds"]
         self._validate_changed(call, new, old)
+        if call.keeps_empties:
+            self.drop_empties(kind, new)
         self.admission.validate(call, "UPDATE", new, old)
         if not subresource:
             self.rules.admit(call, new)
