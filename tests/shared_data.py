@@ -12,5 +12,7 @@ def shared(path: str) -> Path:
     """Return the path of a reference file; skip the calling test (or module) when there is none."""
     found = SHARED / path
     if not found.exists():
-        pytest.skip(f"reference data {path} is not beside this checkout (expected {found})", allow_module_level=True)
+        pytest.skip(
+            f"reference data {path} is not beside this checkout (expected {found})", allow_module_level=True
+        )
     return found
