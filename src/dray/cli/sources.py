@@ -86,20 +86,36 @@ def _profile_unless_file(name: str) -> Snapshot | None:
     return None if Path(name).exists() else profile_snapshot(name)
 
 
-def captured(kubeconfig: str | None, context: str | None = None) -> Snapshot:
-    """Capture a running cluster."""
+def connect(kubeconfig: str | None, context: str | None = None) -> Client:
+    """Make a client of the named cluster; nothing named and none configured means: the latest `dray up`."""
+    if (
+        kubeconfig is None
+        and not os.environ.get("KUBECONFIG")
+        and not Path("~/.kube/config").expanduser().exists()
+    ):
+        from dray.cli.up import current_data
+        from dray.sim.system import read_state
 
-    async def look() -> Snapshot:
-        async with Client.connect(kubeconfig, context) as client:
-            return await capture(client)
-
+        state = read_state(current_data(None))
+        kubeconfig = str(state["kubeconfig"]) if state is not None else None
     try:
-        return asyncio.run(look())
+        return Client.connect(kubeconfig, context)
     except KubeconfigError as error:
         where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
         raise CommandError(
             str(error), f"start a cluster with `dray up`, or give --kubeconfig (looked at {where})"
         ) from error
+
+
+def captured(kubeconfig: str | None, context: str | None = None) -> Snapshot:
+    """Capture a running cluster."""
+
+    async def look() -> Snapshot:
+        async with connect(kubeconfig, context) as client:
+            return await capture(client)
+
+    try:
+        return asyncio.run(look())
     except SnapshotError as error:
         raise CommandError(
             str(error), "is the server running, and is the kubeconfig the one of this server?"
