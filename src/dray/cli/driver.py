@@ -10,12 +10,10 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-EPILOG = """
-dray driver new gpu.example.com ./my-driver
-dray driver run cpu --node-name $(hostname)
-dray driver check --kubeconfig admin.conf --command "./my-driver --node-name worker" --node-name worker
-"""
+if TYPE_CHECKING:
+    from dray.driver import Settings
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,12 +24,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     new.add_argument("folder", type=Path, nargs="?", default=Path(), help="where to write (default: here)")
 
     serve = actions.add_parser("run", help="run a driver that is shipped with dray")
-    serve.add_argument("name", help="which: nvidia, tpu, network, fpga, cpu")
+    serve.add_argument("name", help="which: nvidia, tpu, network, fpga, cpu; or sim, simulated hardware")
     _common(serve)
     serve.add_argument("--instance", default="", help="id of this instance, for rolling updates side by side")
     serve.add_argument(
         "--device-metadata", action="store_true", help="tell containers about their devices in files"
     )
+    serve.add_argument("--profile", default="dgx-h100", help="for sim: which hardware (default: dgx-h100)")
+    serve.add_argument("--faults", type=Path, metavar="FILE", help="for sim: file with faults to play")
     serve.add_argument("--metrics-port", type=int, metavar="PORT")
 
     check = actions.add_parser("check", help="put any driver through its paces, as kubelet would")
@@ -93,10 +93,26 @@ def _run(args: argparse.Namespace) -> int:
         device_metadata=args.device_metadata,
         metrics_port=args.metrics_port,
     )
+    if args.name == "sim":
+        return _run_simulated(args, settings)
     driver = make_driver(
         args.name, args.node_name, args.kubelet_dir.absolute() / "plugins" / f"dray-{args.name}"
     )
     return run(driver, kubeconfig=args.kubeconfig, settings=settings)
+
+
+def _run_simulated(args: argparse.Namespace, settings: Settings) -> int:
+    """Run all drivers of a hardware profile in one process."""
+    from dray.driver import DriverError, run_all
+    from dray.drivers.hardware import ProfileError, load_profile
+    from dray.drivers.simulated import SimulatedDriver
+
+    try:
+        profile = load_profile(args.profile)
+    except ProfileError as error:
+        raise DriverError(str(error)) from error
+    drivers = [SimulatedDriver(pool, args.faults) for pool in profile.pools(args.node_name)]
+    return run_all(drivers, kubeconfig=args.kubeconfig, settings=settings)
 
 
 async def _check(args: argparse.Namespace) -> int:

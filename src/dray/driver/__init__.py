@@ -22,7 +22,7 @@ from dray.driver.contract import (
     Recovers,
     ReportsHealth,
 )
-from dray.driver.running import RunningDriver, Settings, run, serve, serving_driver
+from dray.driver.running import RunningDriver, Settings, run, run_all, serve, serving_driver
 
 __all__ = [
     "HEALTHY",
@@ -50,6 +50,7 @@ __all__ = [
     "RunningDriver",
     "Settings",
     "run",
+    "run_all",
     "serve",
     "serving_driver",
 ]

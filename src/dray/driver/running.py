@@ -197,20 +197,39 @@ def run(
 
     Without a kubeconfig, $KUBECONFIG or the pod's service account is used.
     """
+    return run_all([driver], kubeconfig=kubeconfig, settings=settings, steps=steps)
+
+
+def run_all(
+    drivers: Sequence[Driver],
+    *,
+    kubeconfig: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+    steps: Steps = no_steps,
+) -> int:
+    """Run several drivers as one process; all end together."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    settings = settings or Settings()
+    chosen = settings or Settings()
+    names = ", ".join(driver.name for driver in drivers)
+
+    async def serve_all(client: Client) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for driver in drivers:
+                tasks.create_task(serve(driver, client, chosen, steps=steps))
 
     async def main() -> None:
-        async with Client.connect(kubeconfig, user_agent=f"{driver.name}/dray") as client:
-            task = asyncio.create_task(serve(driver, client, settings, steps=steps))
+        async with Client.connect(kubeconfig, user_agent=f"{drivers[0].name}/dray") as client:
+            task = asyncio.create_task(serve_all(client))
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, task.cancel)
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
+    code = 0
     try:
         asyncio.run(main())
-    except (DriverError, ClientError) as error:
-        log.error("%s: %s", driver.name, error)
-        return 1
-    return 0
+    except* (DriverError, ClientError, OSError) as errors:
+        for error in errors.exceptions:
+            log.error("%s: %s", names, error)
+        code = 1
+    return code

@@ -51,8 +51,10 @@ class LogFile:
         text = b"".join(
             f"{stamp} {stream} {'F' if is_full else 'P'} ".encode() + line + b"\n" for line, is_full in lines
         )
-        os.write(self._file, text)
-        self._size += len(text)
+        try:
+            self._size += os.write(self._file, text)
+        except OSError:
+            return  # the disk is full: lines are lost, the container goes on
         if self._size > self._max_bytes:
             os.close(self._file)
             os.replace(self.path, self.path.with_name(self.path.name + ".1"))

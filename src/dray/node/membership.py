@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dray.client import AlreadyExists, Client, ClientError, Conflict, NotFound
+from dray.client import AlreadyExists, Client, ClientError, Conflict, Forbidden, NotFound
 from dray.client.resources import LEASES, NAMESPACES, NODES, SLICES
 from dray.node.status import api_time
 
@@ -134,6 +134,9 @@ class Membership:
                 return
             except Conflict:
                 continue
+            except Forbidden:
+                # Nodes may not change their taints where admission guards them; then a controller does it.
+                return
 
     async def write_status(self) -> None:
         """Write the whole status."""
@@ -232,6 +235,9 @@ class Membership:
                         await self._client.delete(SLICES, meta["name"], uid=meta["uid"])
                     except (NotFound, Conflict):
                         continue
+                return
+            except Forbidden as error:
+                log.warning("slices not deleted: %s", error)
                 return
             except ClientError as error:
                 log.warning("slices not deleted: %s; again in %.1f s", error, pause)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dray.api.podspec import RunPod
 from dray.api.resource import DeviceRequestAllocationResult, ResourceClaim
-from dray.client import Client, ClientError, NotFound
+from dray.client import Client, ClientError, Forbidden, NotFound
 from dray.client.resources import CLAIMS
 from dray.node.checkpoint import CheckpointFile
 from dray.node.claims import ClaimBook, ClaimFacts, ClaimInfo, ClaimKey, ClaimRefused, group_by_driver
@@ -194,9 +194,14 @@ class ClaimKeeper:
         """Refill an empty book from the API server, after the checkpoint was lost.
 
         Every claim that is allocated on this node is entered with the pods it is
-        reserved for; reconciling then releases those whose pods are not here.
+        reserved for; reconciling then releases those whose pods are not here. An account that may not list
+        claims (kubelet's may not) leaves the book to be refilled by the pods as they are seen again.
         """
-        listed = await self._client.list(CLAIMS, view=ResourceClaim)
+        try:
+            listed = await self._client.list(CLAIMS, view=ResourceClaim)
+        except Forbidden:
+            log.warning("this node may not list claims; its record is rebuilt from its pods only")
+            return
         infos = []
         for claim in listed.items:
             allocation = claim.status.allocation

@@ -191,7 +191,8 @@ class ProcessRuntime:
         if code is None:
             # The shim itself was killed: by us, or by somebody who knows no mercy.
             code = _KILLED
-            (running.folder / "exit").write_text(str(code))
+            with contextlib.suppress(OSError):  # the folder may be gone, or the disk full
+                (running.folder / "exit").write_text(str(code))
         self._running.pop(running.id, None)
         running.over.set()
         self._on_exit(running.id, code, "")
