@@ -11,7 +11,7 @@ shares come from the `new_share_id` it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 
 import msgspec
@@ -22,12 +22,12 @@ from dray.allocator.errors import AllocationError
 from dray.allocator.explaining import explain_node
 from dray.allocator.gates import Gates
 from dray.allocator.ledger import Amounts, DeviceUse, Ledger, PoolId
+from dray.allocator.many import Refusals, Survey
 from dray.allocator.policies import NodeLoad, Policy
 from dray.allocator.pools import NodeView, PoolRecord
 from dray.allocator.problem import FatalFound
 from dray.allocator.requests import Question, claim_label
 from dray.allocator.results import AllocationBuilder
-from dray.allocator.search import Outcome
 from dray.allocator.selection import Derivation, Selector
 from dray.allocator.verdicts import Asked, Ground, Grouping, Journal, Verdict
 from dray.api.core import Node
@@ -294,7 +294,8 @@ class World:
             raise _error(verdict.fatal, view, claims)
         assert verdict.outcome is not None
         if verdict.outcome.picks is not None:
-            return Plan(node, steps, view, self._maker(asked, verdict.outcome))
+            builder = AllocationBuilder(asked.question, verdict.outcome, self.new_share_id)
+            return Plan(node, steps, view, builder.build)
         return self._refusal(asked, node, verdict, steps, claims)
 
     def plan_nodes(
@@ -311,38 +312,21 @@ class World:
         With `first`, stop after so many feasible nodes. Raises AllocationError as `plan`.
         """
         asked = self._ask(claims)
-        plans: list[Plan] = []
-        refused: dict[str, Verdict] = {}
-        gave_up: list[str] = []
-        makers: dict[int, Callable[[object], tuple[AllocationResult, ...]]] = {}
-        steps_in_all = 0
-        group_of, verdict_of = asked.grouping.by_node.get, asked.by_group.get
-        for name in self._nodes if nodes is None else nodes:
-            # This loop runs 5,000 times per pod: an answer that is known costs two lookups.
-            verdict = verdict_of(group_of(name, -1))
-            steps = 0
-            if verdict is None or verdict.budget < budget:
-                verdict, steps = asked.verdict(self.view(name), budget)
-                steps_in_all += steps
-            outcome = verdict.outcome
-            if outcome is None:
-                assert verdict.fatal is not None
-                raise _error(verdict.fatal, self.view(name), claims)
-            if outcome.picks is None:
-                refused[name] = verdict
-                if outcome.gave_up:
-                    gave_up.append(name)
-                continue
-            maker = makers.get(id(outcome))
-            if maker is None:
-                maker = makers[id(outcome)] = self._maker(asked, outcome)
-            plans.append(Plan(name, steps, self.view(name), maker))
-            if first is not None and len(plans) >= first:
-                break
+        survey = Survey(asked, self.view, self.new_share_id, first=first, budget=budget)
+
+        def fail(node: str, verdict: Verdict) -> AllocationError:
+            assert verdict.fatal is not None
+            return _error(verdict.fatal, self.view(node), claims)
+
+        if first is None or nodes is None or isinstance(nodes, Sequence):
+            survey.ask_all(list(self._nodes if nodes is None else nodes), fail)
+        else:
+            survey.ask_each(nodes, fail)
+        plans = survey.plans
         if policy is not None:
             plans.sort(key=lambda plan: -policy.score(self._load(asked, plan.node)))
-        refusals = _Refusals(self, asked, claims, refused)
-        return NodePlans(tuple(plans), refusals, steps_in_all, frozenset(gave_up))
+        refusals = Refusals(survey, lambda node, v: self._refusal(asked, node, v, 0, claims))
+        return NodePlans(tuple(plans), refusals, survey.steps, survey.gave_up())
 
     def explain(self, claims: Sequence[ResourceClaim], nodes: Iterable[str] | None = None) -> Explanation:
         """Say where the claims fit and, per request, why not elsewhere; never raises AllocationError."""
@@ -423,10 +407,6 @@ class World:
 
     # --- answers ---------------------------------------------------------------
 
-    def _maker(self, asked: Asked, outcome: Outcome) -> Callable[[object], tuple[AllocationResult, ...]]:
-        """Return what turns an outcome into allocations on a node of its likeness."""
-        return AllocationBuilder(asked.question, outcome, self.new_share_id).build
-
     def _refusal(
         self, asked: Asked, node: str, verdict: Verdict, steps: int, claims: Sequence[ResourceClaim]
     ) -> Unsatisfied:
@@ -454,34 +434,6 @@ class World:
                 free += (matched & ~pool.dedicated).bit_count()
         picks = verdict.outcome.picks if verdict.outcome else None
         return NodeLoad(candidates, free, sum(len(p) for p in picks) if picks else 0)
-
-
-class _Refusals(Mapping[str, Unsatisfied]):
-    """The refusals of many nodes, each made when somebody looks at it."""
-
-    def __init__(
-        self,
-        world: World,
-        asked: Asked,
-        claims: Sequence[ResourceClaim],
-        refused: dict[str, Verdict],
-    ) -> None:
-        self._world = world
-        self._asked = asked
-        self._claims = claims
-        self._refused = refused
-
-    def __getitem__(self, node: str) -> Unsatisfied:
-        return self._world._refusal(self._asked, node, self._refused[node], 0, self._claims)
-
-    def __contains__(self, node: object) -> bool:
-        return node in self._refused
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._refused)
-
-    def __len__(self) -> int:
-        return len(self._refused)
 
 
 def _error(found: FatalFound, view: NodeView, claims: Sequence[ResourceClaim]) -> AllocationError:

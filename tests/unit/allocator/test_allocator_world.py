@@ -1,11 +1,13 @@
 """The world as its users meet it: plans for many nodes, explanations, policies, taint rules."""
 
+from collections.abc import Iterator
+
 import msgspec
 import pytest
 
 from dray.allocator import AllocationError, Plan, Unsatisfied, World, policy_named
 from dray.allocator.cases import CaseError, build_world, read_case
-from dray.api.resource import ResourceClaim
+from dray.api.resource import ResourceClaim, ResourceSlice
 
 
 def case(n_nodes: int = 3, used: dict[str, int] | None = None, **extra: object) -> dict[str, object]:
@@ -168,3 +170,30 @@ def test_a_claim_without_change_is_not_booked_twice() -> None:
     assert found.plan("n0", claims(3))
     found.delete_claim("u")
     assert found.plan("n0", claims(4))
+
+
+def test_no_more_names_are_taken_than_needed() -> None:
+    handed_out = []
+
+    def names() -> Iterator[str]:
+        for node in ("n0", "n1", "n2", "n3"):
+            handed_out.append(node)
+            yield node
+
+    answers = world(n_nodes=4, used={"n0": 4}).plan_nodes(claims(), names(), first=2)
+    assert answers.nodes == ("n1", "n2")
+    assert list(answers.refusals) == ["n0"]
+    assert handed_out == ["n0", "n1", "n2"]
+
+
+def test_enough_nodes_before_a_broken_one_hide_its_error() -> None:
+    found = world(n_nodes=3)
+    wanted = claims(1, 'device.attributes["gpu.example.com"].model == "H100"')
+    broken = case(n_nodes=1)["slices"][0]  # type: ignore[index]
+    broken["metadata"]["name"] = "s-2"
+    broken["spec"]["nodeName"] = broken["spec"]["pool"]["name"] = "n2"
+    del broken["spec"]["devices"][0]["attributes"]
+    found.set_slice(msgspec.convert(broken, ResourceSlice), key="s-2\0" + "00000002")
+    assert found.plan_nodes(wanted, first=2).nodes == ("n0", "n1")
+    with pytest.raises(AllocationError, match="gpu.example.com/n2/gpu-0"):
+        found.plan_nodes(wanted)

@@ -1,0 +1,198 @@
+"""One question, many nodes: the loop that runs over 5,000 nodes for every pod.
+
+Nodes come in groups of equal ones (see `verdicts`), so the loop looks up the group of every
+node, settles every group once, and then only sorts names. Refusals stay a pair of lists
+until somebody looks at them: most callers only want the feasible nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from dray.allocator.answers import Plan, Unsatisfied
+from dray.allocator.errors import AllocationError
+from dray.allocator.pools import NodeView
+from dray.allocator.results import AllocationBuilder
+from dray.allocator.verdicts import Asked, Verdict
+
+_LEAST_CHUNK = 128  # nodes looked at together when only the first feasible ones are wanted
+
+Chunk = tuple[Sequence[str], list[int], dict[int, Verdict]]  # nodes, their groups, what is known of those
+
+
+class Survey:
+    """Collects the answers for many nodes; use once."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        view_of: Callable[[str], NodeView],
+        new_share_id: Callable[[], str],
+        *,
+        first: int | None,
+        budget: int,
+    ) -> None:
+        self.plans: list[Plan] = []
+        self.steps = 0
+        self._asked = asked
+        self._view_of = view_of
+        self._new_share_id = new_share_id
+        self._first = first
+        self._budget = budget
+        self._chunks: list[Chunk] = []
+        self._builders: dict[int, AllocationBuilder] = {}  # group -> builder
+        self._spent: dict[int, int] = {}  # group -> steps of its search, until a plan has told them
+
+    def ask_all(self, names: Sequence[str], fail: Callable[[str, Verdict], AllocationError]) -> None:
+        """Ask nodes in order until enough are found. `fail` makes the error of a fatal verdict."""
+        size = len(names) if self._first is None else max(self._first, _LEAST_CHUNK)
+        for start in range(0, len(names), max(size, 1)):
+            self._ask_chunk(names[start : start + size], fail)
+            if self.is_full:
+                return
+
+    def ask_each(self, names: Iterable[str], fail: Callable[[str, Verdict], AllocationError]) -> None:
+        """Ask nodes one by one, taking no more names than needed from somebody who hands them out."""
+        group_of, verdict_of = self._asked.grouping.by_node.get, self._asked.by_group.get
+        seen: list[str] = []
+        groups: list[int] = []
+        verdicts: dict[int, Verdict] = {}
+        for name in names:
+            group = group_of(name)
+            if group is None:
+                group = self._asked.grouping.group(self._view_of(name))
+            verdict = verdicts.get(group)
+            if verdict is None:
+                verdict = verdict_of(group)
+                if verdict is None or verdict.budget < self._budget:
+                    verdict = self._settle(group, (name,), [group])
+                verdicts[group] = verdict
+            seen.append(name)
+            groups.append(group)
+            outcome = verdict.outcome
+            if outcome is None:
+                raise fail(name, verdict)
+            if outcome.picks is not None:
+                builder = self._builder(group, verdict)
+                self.plans.append(Plan(name, self._spent.pop(group, 0), self._view_of(name), builder.build))
+                if self.is_full:
+                    break
+        self._chunks.append((seen, groups, verdicts))
+
+    @property
+    def is_full(self) -> bool:
+        """Say whether enough feasible nodes are found."""
+        return self._first is not None and len(self.plans) >= self._first
+
+    def _ask_chunk(self, names: Sequence[str], fail: Callable[[str, Verdict], AllocationError]) -> None:
+        grouping = self._asked.grouping
+        looked_up = [*map(grouping.by_node.get, names)]
+        if None in looked_up:
+            groups = [
+                grouping.group(self._view_of(name)) if group is None else group
+                for name, group in zip(names, looked_up, strict=True)
+            ]
+        else:
+            groups = looked_up  # type: ignore[assignment]  # no None among them
+        verdicts = {group: self._settle(group, names, groups) for group in set(groups)}
+        if any(verdict.fatal is not None for verdict in verdicts.values()):
+            self._sort_until_fatal(names, groups, verdicts, fail)
+        elif any(v.outcome is not None and v.outcome.picks is not None for v in verdicts.values()):
+            self._sort(names, groups, verdicts)
+        else:
+            self._chunks.append((names, groups, verdicts))
+
+    def _settle(self, group: int, names: Sequence[str], groups: list[int]) -> Verdict:
+        verdict = self._asked.by_group.get(group)
+        if verdict is None or verdict.budget < self._budget:
+            view = self._view_of(names[groups.index(group)])
+            verdict, steps = self._asked.verdict(view, self._budget)
+            self._spent[group] = steps
+            self.steps += steps
+        return verdict
+
+    def _sort(self, names: Sequence[str], groups: list[int], verdicts: dict[int, Verdict]) -> None:
+        """Make plans for the feasible nodes; stop when there are enough."""
+        feasible = {
+            group: self._builder(group, verdict)
+            for group, verdict in verdicts.items()
+            if verdict.outcome is not None and verdict.outcome.picks is not None
+        }
+        spent = self._spent
+        n_seen = 0
+        for name, group in zip(names, groups, strict=True):
+            n_seen += 1
+            builder = feasible.get(group)
+            if builder is not None:
+                self.plans.append(Plan(name, spent.pop(group, 0), self._view_of(name), builder.build))
+                if self.is_full:
+                    break
+        self._chunks.append((names[:n_seen], groups[:n_seen], verdicts))
+
+    def _sort_until_fatal(
+        self,
+        names: Sequence[str],
+        groups: list[int],
+        verdicts: dict[int, Verdict],
+        fail: Callable[[str, Verdict], AllocationError],
+    ) -> None:
+        """Raise the error of the first node that has one, unless enough nodes come before it."""
+        end = next(i for i, group in enumerate(groups) if verdicts[group].fatal is not None)
+        self._sort(names[:end], groups[:end], {g: v for g, v in verdicts.items() if v.fatal is None})
+        if not self.is_full:
+            raise fail(names[end], verdicts[groups[end]])
+
+    def _builder(self, group: int, verdict: Verdict) -> AllocationBuilder:
+        found = self._builders.get(group)
+        if found is None:
+            assert verdict.outcome is not None
+            found = AllocationBuilder(self._asked.question, verdict.outcome, self._new_share_id)
+            self._builders[group] = found
+        return found
+
+    def refused(self) -> dict[str, Verdict]:
+        """Return the verdicts of the nodes that were asked in vain."""
+        found: dict[str, Verdict] = {}
+        for names, groups, verdicts in self._chunks:
+            refusing = {g for g, v in verdicts.items() if v.outcome is not None and v.outcome.picks is None}
+            found.update(
+                (name, verdicts[group])
+                for name, group in zip(names, groups, strict=True)
+                if group in refusing
+            )
+        return found
+
+    def gave_up(self) -> frozenset[str]:
+        """Return the nodes whose search ran out of steps."""
+        found: list[str] = []
+        for names, groups, verdicts in self._chunks:
+            unsure = {g for g, v in verdicts.items() if v.outcome is not None and v.outcome.gave_up}
+            if unsure:
+                found += [name for name, group in zip(names, groups, strict=True) if group in unsure]
+        return frozenset(found)
+
+
+class Refusals(Mapping[str, Unsatisfied]):
+    """The refusals of many nodes, each made when somebody looks at it."""
+
+    def __init__(self, survey: Survey, make: Callable[[str, Verdict], Unsatisfied]) -> None:
+        self._survey = survey
+        self._make = make
+        self._found: dict[str, Verdict] | None = None
+
+    def _verdicts(self) -> dict[str, Verdict]:
+        if self._found is None:
+            self._found = self._survey.refused()
+        return self._found
+
+    def __getitem__(self, node: str) -> Unsatisfied:
+        return self._make(node, self._verdicts()[node])
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._verdicts()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._verdicts())
+
+    def __len__(self) -> int:
+        return len(self._verdicts())
