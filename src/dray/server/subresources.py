@@ -178,6 +178,8 @@ class Subresources:
             raise errors.unknown_resource()
         options = write_options(call.request, "CreateOptions")
         body = self._body(call, "authentication.k8s.io", "TokenRequest", options.field_validation)
+        # A node may ask only for tokens of pods that run on it; admission knows.
+        self._handlers.writer.admission.mutate(call, "CREATE", body, None)
         now = self._handlers.world.now()
         return json_response(201, self._issuer.request(call.route.namespace, call.route.name, body, now))
 

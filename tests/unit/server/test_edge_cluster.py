@@ -191,6 +191,20 @@ async def test_a_node_gets_no_tokens_for_pods_elsewhere(api):
     assert "no relationship" in await api.refused("POST", path, "n2", {"spec": {}})
 
 
+async def test_a_node_gets_tokens_only_bound_to_a_pod_that_runs_on_it(api):
+    await driver_token(api, "n1")
+    path = "/api/v1/namespaces/kube-system/serviceaccounts/gpu-driver/token"
+    pod = await api.ok("GET", "/api/v1/namespaces/kube-system/pods/driver-n1")
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": "driver-n1", "uid": pod["metadata"]["uid"]}
+    assert "not bound to a pod" in await api.refused("POST", path, "n1", {"spec": {}})
+    nameless = {**bound, "uid": ""}
+    assert "without a uid" in await api.refused("POST", path, "n1", {"spec": {"boundObjectRef": nameless}})
+    await api.refused("POST", path, "n2", {"spec": {"boundObjectRef": bound}})
+    other = {**bound, "uid": "00000000-0000-0000-0000-000000000000"}
+    assert "does not match" in await api.refused("POST", path, "n1", {"spec": {"boundObjectRef": other}})
+    await api.ok("POST", path, "root", {"spec": {}})
+
+
 async def test_rights_are_granted_used_and_revoked_at_once(api):
     pods = "/api/v1/namespaces/default/pods"
     await api.refused("GET", pods, "ann")
