@@ -18,10 +18,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("dray.cli.up", "the whole DRA system on this machine, with simulated nodes if you like"),
     "down": ("dray.cli.down", "stop what `dray up` started"),
     "status": ("dray.cli.status", "what runs here, and how it is"),
+    "fault": ("dray.cli.fault", "break a simulated device of a running `dray up`, and heal it"),
     "server": ("dray.cli.server", "serve the Kubernetes API: objects, watches, admission, on one machine"),
     "kubeconfig": ("dray.cli.kubeconfig", "make credentials for a node or a user of `dray server`"),
     "run": ("dray.cli.run", "run a command with devices: claim, pod, logs and exit code in one line"),
     "get": ("dray.cli.get", "list devices, pools, claims, nodes: who holds what"),
+    "top": ("dray.cli.top", "devices and claims, live"),
     "map": ("dray.cli.mapping", "draw nodes and devices: terminal, SVG or PNG"),
     "explain": ("dray.cli.explain", "why a pod or claim has no devices, or why it got these"),
     "check": ("dray.cli.check", "lint and dry-run manifests before they reach a cluster"),
@@ -38,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "node": ("dray.cli.node", "make this machine a node: register drivers, prepare claims, run pods"),
     "driver": ("dray.cli.driver", "run a shipped driver, check any driver, begin a new one"),
     "cel": ("dray.cli.cel", "evaluate a device selector: verdict, costs, reads, errors"),
+    "completion": ("dray.cli.completion", "completion for bash, zsh and fish"),
 }
 
 
