@@ -78,6 +78,8 @@ class _Witness:
             Reason(cause, detail + _some_values(values.get((cause, detail))), n)
             for (cause, detail), n in counts.most_common()
         ]
+        # Devices of another class were never meant: what keeps out those of the class comes first.
+        reasons.sort(key=lambda reason: reason.cause == "selector" and reason.detail.startswith("class "))
         reasons += [Reason("pool", text, 0) for text in self._unusable_pools()]
         wanted = 0 if wish.wants_all else wish.count
         return RequestReasons(

@@ -270,18 +270,22 @@ def container_references(pod: RunPod, container: str) -> list[tuple[ClaimKey, st
 def refuse_unfit(pod: RunPod, key: ClaimKey, claim: ResourceClaim, is_from_template: bool) -> None:
     """Raise ClaimRefused unless the pod may use the claim."""
     uid = pod.metadata.uid
+    group = pod.spec.scheduling_group
+    group_name = group.pod_group_name if group else None
     if is_from_template:
-        owners = [owner.uid for owner in claim.metadata.owner_references if owner.controller]
-        if uid not in owners:
+        owners = [owner for owner in claim.metadata.owner_references if owner.controller]
+        # A claim that the pod shares with its group is made for the group.
+        if not any(
+            owner.uid == uid or (owner.kind == "PodGroup" and owner.name == group_name) for owner in owners
+        ):
+            names = ", ".join(f"{owner.kind} {owner.name}" for owner in owners)
             raise ClaimRefused(
-                f"claim {key} was not made for pod {pod.key} (it is owned by {owners or 'nobody'})"
+                f"claim {key} was not made for pod {pod.key} (it is owned by {names or 'nobody'})"
             )
     if claim.metadata.deletion_timestamp is not None and not claim.status.reserved_for:
         raise ClaimRefused(f"claim {key} is being deleted")
     if claim.status.allocation is None:
         raise ClaimRefused(f"claim {key} is not allocated")
-    group = pod.spec.scheduling_group
-    group_name = group.pod_group_name if group else None
     for consumer in claim.status.reserved_for:
         if consumer.uid == uid or (consumer.resource == "podgroups" and consumer.name == group_name):
             return

@@ -163,7 +163,8 @@ def _story(requests: tuple[RequestReasons, ...]) -> tuple[str, str]:
 
 def _selector(reasons: list[Reason]) -> tuple[str, str]:
     """Split a selector's detail into the expression and what was found instead."""
-    most = max(reasons, key=lambda each: each.devices)
+    # Devices of another class were never meant; the class speaks only where it alone refuses.
+    most = max(reasons, key=lambda each: (not each.detail.startswith("class "), each.devices))
     text, _, found = most.detail.partition("; found: ")
     expression = text.removeprefix("request: ").removeprefix("class: ")
     if len(expression) > _MAX_EXPRESSION:
