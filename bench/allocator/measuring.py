@@ -231,6 +231,7 @@ def pods_in_a_row(n_nodes: int, n_pods: int) -> str:
 
 def run(*, quick: bool) -> str:
     """Measure everything and return the report."""
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="dray-bench-") as name:
         folder = Path(name)
         binary, about_peer = build_peer(folder)
@@ -243,17 +244,19 @@ def run(*, quick: bool) -> str:
         finally:
             if peer is not None:
                 peer.close()
-    return report(rows, about_peer, keeping)
+    return report(rows, about_peer, keeping, load)
 
 
-def report(rows: list[Row], about_peer: str, keeping: list[str]) -> str:
+def report(rows: list[Row], about_peer: str, keeping: list[str], load: float) -> str:
     lines = [
         "## Allocator",
         "",
         f"{about_peer} dray on Python {platform.python_version()}, {os.cpu_count()} cores ({platform.machine()}),"
         " one process, one thread. Both sides have their inventory loaded; a run is one pod's question, allocations"
         " built. Rounds alternate; medians in milliseconds. *First* is dray meeting the question for the first time"
-        " (selectors are evaluated, nodes sorted into likenesses), *again* is the next pod with an equal claim.",
+        " (selectors are compiled and evaluated, nodes sorted into groups), *again* is the next pod with an equal claim"
+        " (two lookups per node, allocations built anew); the targets are for *again*. Exponential searches of upstream"
+        f" are stopped after {LIMIT_MS / 1000:.0f} s. Load average of the machine at the start: {load:.1f}.",
         "",
         "| inventory | question | nodes found | upstream | dray, first | ratio | dray, again | ratio | target |",
         "|---|---|---:|---:|---:|---:|---:|---:|---|",

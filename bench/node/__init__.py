@@ -18,8 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from dray.api.podspec import RunPod
 from dray.api.rpc.generated import dra_v1_pb2, dra_v1_pb2_grpc
-from dray.client import Client
+from dray.client import Client, Informer
 from dray.client.resources import CLAIMS, PODS
 
 CHILDREN = Path(__file__).with_name("children.py")
@@ -116,16 +117,11 @@ async def _pods(children, client, folder, runtime, count, *, claims):
     log = folder / "agent.log"
     await _until(lambda: "pods are listed" in log.read_text())
     began = time.monotonic()
-    running = 0
-    while running < count:
-        await asyncio.sleep(0.1)
-        running = len(
-            (
-                await client.list(PODS, "default", fieldSelector=f"spec.nodeName={node},status.phase=Running")
-            ).items
-        )
-        if time.monotonic() - began > 180:
-            raise RuntimeError(f"only {running} of {count} pods run: {log.read_text()[-2000:]}")
+    seen = asyncio.create_task(_all_running(client, node, count))
+    try:
+        await asyncio.wait_for(seen, 180)
+    except TimeoutError as error:
+        raise RuntimeError(f"not all of {count} pods run: {log.read_text()[-2000:]}") from error
     seconds = time.monotonic() - began
     memory = _memory(agent.pid)
     children.end(agent)
@@ -133,6 +129,24 @@ async def _pods(children, client, folder, runtime, count, *, claims):
         children.end(driver)
     await asyncio.gather(*(_delete(client, name) for name in names))
     return count / seconds, memory
+
+
+async def _all_running(client, node, count):
+    """Watch the pods as any controller would, until all are Running."""
+    running = set()
+    done = asyncio.Event()
+
+    def see(old, new):
+        if new is not None and new.status.phase == "Running":
+            running.add(new.metadata.uid)
+            if len(running) == count:
+                done.set()
+
+    informer = Informer(client, PODS, RunPod, field_selector=f"spec.nodeName={node}")
+    informer.add_handler(see)
+    task = asyncio.create_task(informer.run())
+    await done.wait()
+    task.cancel()
 
 
 async def _delete(client, name):

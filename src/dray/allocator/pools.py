@@ -28,7 +28,7 @@ from collections.abc import Hashable, Iterable
 import msgspec
 
 from dray.allocator.answers import DeviceId
-from dray.allocator.devices import DeviceFacts, Interner, SliceFacts
+from dray.allocator.devices import DeviceFacts, Interner, SliceFacts, attribute_of
 from dray.allocator.gates import Gates
 from dray.allocator.ledger import Amounts, DeviceUse, PoolId
 from dray.allocator.nodes import node_matches
@@ -45,6 +45,7 @@ class PoolView:
         "_available",
         "_columns",
         "_ledger_key",
+        "_published",
         "bit_by_name",
         "consumed",
         "counter_sets",
@@ -106,6 +107,7 @@ class PoolView:
         self._ledger_key: Hashable = None
         self._available: tuple[CounterSets, dict[str, Groups]] | None = None
         self._columns: dict[str, int] = {}
+        self._published: dict[str, int] | None = None  # attribute as published -> column
         self.faces: dict[int, int] = {}  # number of a grouping -> what the pool looks like to it
         uses = record.uses()
         if uses:
@@ -195,22 +197,37 @@ class PoolView:
         """Return a number that is equal for pools whose devices carry equal values of an attribute."""
         found = self._columns.get(attribute)
         if found is None:
-            found = self._columns[attribute] = self.intern(_hashable(self._values(attribute)))
+            found = self._columns[attribute] = self._prepared(attribute)
         return found
 
-    def _values(self, attribute: str) -> tuple[object, ...]:
-        """Return one value per device, as `attribute_of` finds it, without a call per device."""
+    def prepare(self) -> None:
+        """Number the columns of all published attributes, so that the first question finds them ready."""
+        if self._published is not None:
+            return
+        total = len(self.devices)
+        table: dict[str, list[object]] = {}
+        for bit, facts in enumerate(self.devices):
+            for name, attribute in (facts.device.attributes or {}).items():
+                column = table.get(name)
+                if column is None:
+                    column = table[name] = [None] * total
+                # Bare texts hash and compare much faster than the struct around them.
+                column[bit] = attribute if attribute.string is None else attribute.string
+        self._published = {name: self.intern(_hashable(tuple(column))) for name, column in table.items()}
+
+    def _prepared(self, attribute: str) -> int:
+        self.prepare()
+        assert self._published is not None
         domain, _, bare = attribute.partition("/")
-        is_own = domain == self.id[0]
-        values: list[object] = []
-        for facts in self.devices:
-            attributes = facts.device.attributes
-            found = attributes.get(attribute) if attributes else None
-            if found is None and is_own and attributes:
-                found = attributes.get(bare)
-            # Bare texts hash and compare much faster than the struct around them.
-            values.append(found if found is None or found.string is None else found.string)
-        return tuple(values)
+        full_column = self._published.get(attribute)
+        bare_column = self._published.get(bare) if domain == self.id[0] else None
+        if full_column is not None and bare_column is not None:
+            # Some devices with, some without the domain: look device by device.
+            values = [attribute_of(d.device.attributes, domain, attribute) for d in self.devices]
+            plain = [v if v is None or v.string is None else v.string for v in values]
+            return self.intern(_hashable(tuple(plain)))
+        found = full_column if full_column is not None else bare_column
+        return self.intern((None,) * len(self.devices)) if found is None else found
 
     def all_attributes(self) -> int:
         """Return a number that is equal for pools whose devices carry equal attributes."""

@@ -361,6 +361,8 @@ class World:
             found = NodeView(known, [view for view in views if view is not None])
             self._views[node] = found
             self._ground.group(found)
+            for pool in found.pools:
+                pool.prepare()
         return found
 
     def _ask(self, claims: Sequence[ResourceClaim]) -> Asked:
