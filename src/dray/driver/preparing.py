@@ -126,6 +126,8 @@ class Preparer:
         try:
             async with self._one_at_a_time():
                 record = await self._prepare(ref)
+            # Outside the lock: while one claim waits for the disk, the next is prepared.
+            await self._state.sync()
         except BaseException:
             self._metrics.failed("prepare")
             raise
@@ -139,6 +141,7 @@ class Preparer:
         try:
             async with self._one_at_a_time():
                 await self._unprepare(ref)
+            await self._state.sync()
         except BaseException:
             self._metrics.failed("unprepare")
             raise

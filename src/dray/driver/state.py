@@ -1,9 +1,9 @@
 """What a driver has prepared, on disk: the book that survives kill -9.
 
-One JSON file holds all claims of one driver on one node. It is written whole,
-to a new file that is fsynced, renamed over the old one, and whose directory is
-fsynced: after a crash there is the old book or the new one, never half of one.
-A checksum tells rot (or a hand edit) from truth.
+One JSON file holds all claims of one driver on one node. It is written whole, to a
+new file that is renamed over the old one: after a kill there is the old book or the
+new one, never half of one. `sync` then waits for the disk, before anybody is told
+of the result. A checksum tells rot (or a hand edit, or a torn write) from truth.
 
 A claim is in the book *before* the driver is asked to prepare it ("started"),
 and its result is in the book before the node hears of it ("completed"). So
@@ -20,6 +20,7 @@ what to do then is a decision (see `running`), not a matter of storage.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import zlib
 from pathlib import Path
@@ -120,6 +121,9 @@ class StateFile:
         self.claims_by_uid: dict[str, RecordedClaim] = {}
         self._boot_id = boot_id
         self._seen: tuple[int, int, int] | None = None  # which file `claims_by_uid` came from
+        self._n_written = 0
+        self._n_synced = 0
+        self._syncing = asyncio.Lock()
 
     def load(self) -> None:
         """Read the book; none is an empty one. A damaged one is set aside and CorruptStateError says where.
@@ -154,28 +158,53 @@ class StateFile:
         }
 
     def record(self, claim: RecordedClaim) -> None:
-        """Enter or replace a claim.
-
-        A started claim survives a kill of the process but perhaps not a power cut, and need not: that
-        undoes what was done to the hardware. A completed one is on disk before this returns.
-        """
-        self._commit({**self.claims_by_uid, claim.uid: claim}, durable=claim.is_complete)
+        """Enter or replace a claim. It survives a kill at once, and a power cut after `sync`."""
+        self._write({**self.claims_by_uid, claim.uid: claim})
 
     def forget(self, uid: str) -> None:
-        """Strike a claim out, durably; nothing happens if it is not there."""
+        """Strike a claim out; nothing happens if it is not there. `sync` makes it last."""
         if uid in self.claims_by_uid:
-            rest = {known: claim for known, claim in self.claims_by_uid.items() if known != uid}
-            self._commit(rest, durable=True)
+            self._write({known: claim for known, claim in self.claims_by_uid.items() if known != uid})
 
-    def _commit(self, claims_by_uid: dict[str, RecordedClaim], *, durable: bool) -> None:
+    async def sync(self) -> None:
+        """Return when everything written so far is safe on disk.
+
+        Waiting for a disk takes longer than all else in a prepare, so the wait is in a thread, and
+        claims that arrive meanwhile share the next one.
+        """
+        wanted = self._n_written
+        async with self._syncing:
+            if self._n_synced >= wanted:
+                return
+            covers = self._n_written
+            try:
+                await asyncio.to_thread(_sync_file, self.path)
+            except OSError as error:
+                raise StateError(f"cannot sync {self.path}: {error.strerror}") from error
+            self._n_synced = covers
+
+    def _write(self, claims_by_uid: dict[str, RecordedClaim]) -> None:
         book = msgspec.json.encode(_Book(boot_id=self._boot_id, claims=list(claims_by_uid.values())))
         sealed = msgspec.json.encode(_Sealed(msgspec.Raw(book), zlib.crc32(book)))
         try:
-            write_atomically(self.path, sealed, 0o600, durable=durable)
+            write_atomically(self.path, sealed, 0o600, durable=False)
         except OSError as error:
             raise StateError(f"cannot write {self.path}: {error.strerror}") from error
         # Memory follows the disk, never leads it: a failed write changes nothing.
         self.claims_by_uid, self._seen = claims_by_uid, _identity(self.path)
+        self._n_written += 1
+
+
+def _sync_file(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return  # nothing was ever written
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_directory(path.parent)
 
 
 def _identity(path: Path) -> tuple[int, int, int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import hashlib
 import logging
 import shutil
 import time
@@ -20,6 +21,8 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from dray.api.cdi import CdiError
 from dray.api.podspec import LifecycleHandler, RunContainer, RunPod
@@ -47,7 +50,7 @@ class _Pod:
     starting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     reporter: asyncio.Task[None] | None = None
     is_dirty: bool = False
-    last_sent: dict[str, Any] | None = None
+    last_sent: bytes = b""  # a digest: a thousand statuses would be megabytes
     is_gone: bool = False  # from the API server
     notes: dict[str, float] = field(default_factory=dict)  # text -> when, to say the same thing once
     overs: dict[str, asyncio.Event] = field(default_factory=dict)  # container -> set when its run has ended
@@ -373,10 +376,11 @@ class PodRunner:
                 known_conditions=pod.status.conditions,
                 health_of=functools.partial(self._health_of, pod),
             )
-            if status == known.last_sent:
+            body = msgspec.json.encode({"metadata": {"uid": uid}, "status": status})
+            digest = hashlib.blake2b(body, digest_size=8).digest()
+            if digest == known.last_sent:
                 continue
             try:
-                body = {"metadata": {"uid": uid}, "status": status}
                 await self._client.call(
                     "PATCH",
                     PODS.path(pod.metadata.namespace, pod.metadata.name, "status"),
@@ -384,7 +388,7 @@ class PodRunner:
                     view=None,
                     content_type="application/merge-patch+json",
                 )
-                known.last_sent = status
+                known.last_sent = digest
                 pause = 0.1
             except NotFound:
                 return

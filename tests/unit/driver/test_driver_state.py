@@ -1,5 +1,8 @@
 """The record of prepared claims survives everything but tells of damage."""
 
+import asyncio
+import os
+
 import pytest
 
 from dray.driver.state import (
@@ -66,7 +69,7 @@ def test_a_failed_write_changes_neither_disk_nor_memory(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(StateError, match="No space left"):
         state.forget("uid-1")
     assert state.claims_by_uid == {"uid-1": CLAIM}
@@ -79,3 +82,32 @@ def test_an_atomic_write_replaces_the_whole_content(tmp_path):
     write_atomically(path, b"long content")
     write_atomically(path, b"short", durable=False)
     assert path.read_bytes() == b"short"
+
+
+async def test_waiting_for_the_disk_is_shared(tmp_path, monkeypatch):
+    syncs = []
+    monkeypatch.setattr("dray.driver.state._sync_file", syncs.append)
+    state = StateFile(tmp_path / "state.json")
+    await state.sync()
+    assert syncs == []  # nothing was written
+    state.record(CLAIM)
+    await asyncio.gather(*(state.sync() for _ in range(50)))
+    assert len(syncs) == 1
+    state.forget("uid-1")
+    await state.sync()
+    assert len(syncs) == 2
+
+
+async def test_a_disk_that_fails_is_an_error_and_tried_again(tmp_path, monkeypatch):
+    state = StateFile(tmp_path / "state.json")
+    state.record(CLAIM)
+    real = os.fsync
+
+    def broken(_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("os.fsync", broken)
+    with pytest.raises(StateError, match="Input/output error"):
+        await state.sync()
+    monkeypatch.setattr("os.fsync", real)
+    await state.sync()
