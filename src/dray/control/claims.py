@@ -19,7 +19,7 @@ import msgspec
 from dray.api.core import Pod, PodGroup, PodResourceClaim
 from dray.api.meta import ObjectMeta
 from dray.api.resource import ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate
-from dray.client import STRATEGIC_PATCH, NotFound, key_of
+from dray.client import STRATEGIC_PATCH, Invalid, NotFound, key_of
 from dray.client.resources import CLAIM_TEMPLATES, CLAIMS, POD_GROUPS, PODS
 from dray.control.reconciling import Caches, Clock, Controller, ignoring_absence, utc_now
 
@@ -407,18 +407,24 @@ class ClaimController(Controller):
         )
 
     async def _remove_finalizer(self, claim: ResourceClaim) -> None:
-        # A strategic patch, because a merge patch re-encodes opaque parameters that were sent
-        # with blanks, and the server then takes the claim's spec for changed.
-        patch = {
-            "metadata": {
-                "resourceVersion": claim.metadata.resource_version,
-                "$deleteFromPrimitiveList/finalizers": [FINALIZER],
-            }
-        }
+        """Let a claim go: the server compares opaque parameters byte by byte, whatever the patch is about.
+
+        A merge patch drops their blanks, a strategic patch sorts their keys; where one of them looks
+        like a change of the immutable spec, the other does not (see `dray.api.raw_json`).
+        """
         meta = claim.metadata
-        await ignoring_absence(
-            self.client.patch(CLAIMS, meta.name, patch, meta.namespace, kind=STRATEGIC_PATCH)
-        )
+        precondition = {"resourceVersion": meta.resource_version}
+        patch: dict[str, Any] = {
+            "metadata": {**precondition, "$deleteFromPrimitiveList/finalizers": [FINALIZER]}
+        }
+        try:
+            await ignoring_absence(
+                self.client.patch(CLAIMS, meta.name, patch, meta.namespace, kind=STRATEGIC_PATCH)
+            )
+        except Invalid:
+            rest = [name for name in meta.finalizers if name != FINALIZER]
+            patch = {"metadata": {**precondition, "finalizers": rest or None}}
+            await ignoring_absence(self.client.patch(CLAIMS, meta.name, patch, meta.namespace))
 
     async def _delete_when_owner_is_done(self, claim: ResourceClaim) -> None:
         for owner in claim.metadata.owner_references:
