@@ -26,7 +26,7 @@ demo: $(STAMP)  ## the main job: see DRA at work on simulated hardware
 	@$(BIN)/dray demo --no-wait
 
 test: $(STAMP)  ## the quick tests (no root, no network)
-	@$(BIN)/python -m pytest -n $(JOBS) -m "not heavy and not kubernetes"
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not heavy and not kubernetes"
 
 check: format-check lint types contracts  ## format, lint, types, import contracts
 
@@ -47,11 +47,11 @@ contracts: $(STAMP)
 	@$(BIN)/lint-imports --no-cache
 
 heavy: $(STAMP)  ## long tests: crash rounds, large random worlds
-	@$(BIN)/python -m pytest -m "heavy and not kubernetes"
+	@$(BIN)/python -m pytest -m heavy
 
 kubernetes: $(STAMP)  ## end-to-end suite on a real kube-apiserver (built once, cached)
 	@tools/peers/build
-	@$(BIN)/python -m pytest -m kubernetes
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "kubernetes and not heavy"
 
 bench: $(STAMP)  ## measure against upstream; writes BENCHMARKS.md
 	@$(BIN)/python -m bench

@@ -7,18 +7,18 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from dray.allocator import AllocationError, Explanation
 from dray.api.core import Pod
-from dray.api.resource import ResourceClaim, ResourceClaimStatus
-from dray.cli.output import CommandError, add_output_flag, emit, fail, plural
+from dray.api.resource import ResourceClaim
+from dray.cli.output import CommandError, add_output_flag, emit, fail
 from dray.cli.sources import add_source_flags, load_source
 from dray.client import key_of
-from dray.scheduler import NotReady, Placement, shape_of
+from dray.scheduler import NotReady, Placement, PodClaims, Unplaceable, shape_of
+from dray.sim.changes import Change, smallest_changes
 from dray.sim.cluster import OfflineCluster
 from dray.sim.inventory import Inventory
 from dray.sim.snapshot import Snapshot, SnapshotError, load_snapshot
+from dray.sim.stories import key_hints, nearest_lines, refusal_lines, some_nodes
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -156,14 +156,20 @@ def _pod_story(cluster: OfflineCluster, snapshot: Snapshot, pod: Pod) -> dict[st
             for name in absent
         ]
         return {"kind": "pod", "name": key, "state": "waiting", "fits": False, "lines": lines, "reasons": []}
-    answer = cluster.placer.place(pod, shape_of(pod), claims)
+    answer = cluster.decide(pod, claims)
     if isinstance(answer, Placement):
         lines = [f"pod {key} is not bound yet; it would fit now, for example on node {answer.node}"]
         return {"kind": "pod", "name": key, "state": "fits", "fits": True, "lines": lines, "reasons": []}
-    lines = [f"pod {key} cannot be placed: {answer.explain()}"]
     story = _fit_story(cluster, "pod", key, list(claims.pending), snapshot) if claims.pending else None
-    if story is not None:
-        lines += story["lines"][1:]
+    if story is None or story["fits"]:
+        lines = [f"pod {key} cannot be placed: {answer.explain()}"]
+        if story is not None:
+            lines.append("  its claims alone would fit: the pod's other needs stand in the way")
+    else:
+        lines = [f"pod {key} cannot be placed: no node has the devices", *story["lines"][1:]]
+        other = _other_obstacles(cluster, pod, claims, answer)
+        if other:
+            lines.append(f"besides devices: {other}")
     reasons = story["reasons"] if story else []
     return {
         "kind": "pod",
@@ -172,7 +178,14 @@ def _pod_story(cluster: OfflineCluster, snapshot: Snapshot, pod: Pod) -> dict[st
         "fits": False,
         "lines": lines,
         "reasons": reasons,
+        "changes": story.get("changes", []) if story else [],
     }
+
+
+def _other_obstacles(cluster: OfflineCluster, pod: Pod, claims: PodClaims, answer: Unplaceable) -> str:
+    """Say what, other than devices, keeps the pod from nodes."""
+    possible = cluster.placer.narrow(pod, shape_of(pod), claims).nodes.bit_count()
+    return answer.explain() if possible < len(cluster.state.nodes) else ""
 
 
 def _fit_story(
@@ -182,12 +195,19 @@ def _fit_story(
         explanation = cluster.explain_claims(claims)
     except AllocationError as error:
         lines = [f"{kind} {key} cannot be allocated on any node: {error}"]
+        lines += [
+            f"  {line}" for line in (*key_hints(str(error), snapshot), *nearest_lines(claims, snapshot))
+        ]
         return {"kind": kind, "name": key, "state": "error", "fits": False, "lines": lines, "reasons": []}
     fits = bool(explanation.fits)
-    head = f"{kind} {key} is not allocated; it would fit" if fits else f"{kind} {key} does not fit anywhere"
-    lines = [head, *(f"  {line}" for line in explanation.lines())]
-    if not fits:
-        lines += [f"  {line}" for line in _smallest_change(cluster, claims)]
+    changes: list[Change] = []
+    if fits:
+        lines = [f"{kind} {key} is not allocated; it would fit on {some_nodes(explanation.fits)}"]
+    else:
+        lines = [f"{kind} {key} does not fit anywhere"]
+        lines += [f"  {line}" for line in refusal_lines(explanation, claims, snapshot)]
+        changes = smallest_changes(cluster, claims)
+        lines += _change_lines(changes)
     return {
         "kind": kind,
         "name": key,
@@ -196,26 +216,17 @@ def _fit_story(
         "lines": lines,
         "reasons": _reasons_data(explanation),
         "nodes": list(explanation.fits),
+        "changes": [{"change": change.text, "nodes": list(change.nodes)} for change in changes],
     }
 
 
-def _smallest_change(cluster: OfflineCluster, claims: list[ResourceClaim]) -> list[str]:
-    """Try single changes that would make the claims fit, cheapest first."""
-    # Would it fit if nothing were in use?
-    empty = OfflineCluster(cluster.snapshot)
-    for claim in list(empty.claims.values()):
-        if claim.status.allocation is not None:
-            empty.set_claim(msgspec.structs.replace(claim, status=ResourceClaimStatus()))
-    try:
-        explanation = empty.explain_claims(claims)
-    except AllocationError:
-        return []
-    if explanation.fits:
-        where = plural(len(explanation.fits), "node")
-        return [f"it would fit on {where} if their devices were free: wait, or free devices that others hold"]
-    return [
-        "it would not fit even on an empty cluster: change the request or add hardware (`dray whatif --add-node`)"
-    ]
+def _change_lines(changes: list[Change]) -> list[str]:
+    if not changes:
+        return [
+            "no single change would make it fit: ask for less, or add hardware (`dray whatif --add-node PROFILE`)"
+        ]
+    lines = ["it would fit after any one of these:"]
+    return lines + [f"  - {change.text}: {some_nodes(change.nodes)}" for change in changes]
 
 
 def _reasons_data(explanation: Explanation) -> list[dict[str, Any]]:

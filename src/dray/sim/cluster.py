@@ -20,6 +20,7 @@ from dray.api.core import Node, NodeStatus, Pod, PodResourceClaimStatus
 from dray.api.meta import Condition, ObjectMeta, OwnerReference
 from dray.api.resource import (
     AllocationResult,
+    DeviceClass,
     ResourceClaim,
     ResourceClaimConsumerReference,
     ResourceClaimStatus,
@@ -29,12 +30,16 @@ from dray.drivers.hardware import Profile, device_classes, pool_slices
 from dray.scheduler import (
     ClusterState,
     Devices,
+    ExtendedResources,
     NotReady,
     Placement,
     Placer,
     PodClaims,
+    Unplaceable,
     gather_claims,
     shape_of,
+    special_claim,
+    variants,
 )
 from dray.sim.snapshot import Snapshot
 
@@ -77,6 +82,7 @@ class OfflineCluster:
         )
         self.state = ClusterState()
         self.devices = Devices(self.world, self.state)
+        self.extended = ExtendedResources()
         self.placer = Placer(self.state, self.devices, policy=policy)
         self.claims: dict[str, ResourceClaim] = {}
         self.pods: dict[str, Pod] = {}
@@ -87,7 +93,7 @@ class OfflineCluster:
         for found in snapshot.slices:
             self.devices.set_slice(found)
         for device_class in snapshot.classes:
-            self.world.set_class(device_class)
+            self.set_class(device_class)
         for rule in snapshot.taint_rules:
             self.world.set_taint_rule(rule)
         for claim in snapshot.claims:
@@ -101,6 +107,11 @@ class OfflineCluster:
         """Add or replace a node."""
         self.state.set_node(node)
         self.world.set_node(node)
+
+    def set_class(self, device_class: DeviceClass) -> None:
+        """Add or replace a class."""
+        self.world.set_class(device_class)
+        self.extended.set_class(device_class)
 
     def set_claim(self, claim: ResourceClaim) -> None:
         """Add or replace a claim; without a uid (manifests have none) its name identifies it."""
@@ -136,7 +147,7 @@ class OfflineCluster:
         known = self.world.classes
         for device_class in device_classes(frozenset(pool.driver for pool in pools)):
             if device_class.metadata.name not in known:
-                self.world.set_class(device_class)
+                self.set_class(device_class)
         return node
 
     def remove_node(self, name: str) -> list[Pod]:
@@ -206,13 +217,29 @@ class OfflineCluster:
             if isinstance(claims, NotReady):
                 outcome.refused.append(NotPlaced(key, claims.message))
                 continue
-            shape = shape_of(pod)
-            answer = self.placer.place(pod, shape, claims)
+            answer = self.decide(pod, claims)
             if isinstance(answer, Placement):
                 outcome.placed.append(self._commit(pod, claims, answer))
             else:
                 outcome.refused.append(NotPlaced(key, answer.explain()))
         return outcome
+
+    def decide(self, pod: Pod, claims: PodClaims) -> Placement | Unplaceable:
+        """Find a place for one pod, with the claim behind its extended resources if it has any."""
+        asked = self.extended.asked_by(pod)
+        if not asked:
+            return self.placer.place(pod, shape_of(pod), claims)
+        refusal: Unplaceable | None = None
+        for nodes, by_devices in variants(self.state, asked):
+            wanted = claims
+            if by_devices:
+                special, _mappings = special_claim(pod, by_devices, self.extended.class_of)
+                wanted = PodClaims(claims.allocated, (*claims.pending, special), claims.of_group)
+            answer = self.placer.place(pod, shape_of(pod, without=by_devices), wanted, within=nodes)
+            if isinstance(answer, Placement):
+                return answer
+            refusal = answer
+        return refusal or self.placer.place(pod, shape_of(pod), claims)
 
     def _commit(self, pod: Pod, claims: PodClaims, placement: Placement) -> Placed:
         bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=placement.node))
