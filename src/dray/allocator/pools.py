@@ -33,6 +33,7 @@ from dray.allocator.gates import Gates
 from dray.allocator.ledger import Amounts, DeviceUse, PoolId
 from dray.allocator.nodes import node_matches
 from dray.api.core import Node
+from dray.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 
 CounterSets = dict[str, dict[str, int]]  # counter set -> counter -> nanos
 Groups = frozenset[str] | None  # None: no device placed yet; empty: only devices without groups
@@ -491,7 +492,7 @@ def _counter_sets(slices: list[SliceFacts]) -> tuple[CounterSets, str]:
 class NodeView:
     """A node with its pools in the order of the search."""
 
-    __slots__ = ("has_invalid", "looks", "name", "node", "pools")
+    __slots__ = ("_here", "_row", "has_invalid", "looks", "name", "node", "pools")
 
     def __init__(self, node: Node, pools: list[PoolView]) -> None:
         self.name = node.metadata.name
@@ -500,3 +501,20 @@ class NodeView:
         self.pools = tuple(pools)
         self.has_invalid = any(pool.invalid_reason for pool in pools)
         self.looks: dict[int, tuple[int, ...]] = {}  # number of a grouping -> faces of the pools
+        self._row: tuple[DeviceFacts, ...] | None = None
+        self._here: NodeSelector | None = None
+
+    @property
+    def row(self) -> tuple[DeviceFacts, ...]:
+        """Return the devices by position (see `problem`); pools that cannot be used have none."""
+        if self._row is None:
+            self._row = tuple([device for pool in self.pools for device in pool.devices])
+        return self._row
+
+    @property
+    def here(self) -> NodeSelector:
+        """Return the selector of exactly this node."""
+        if self._here is None:
+            name = NodeSelectorRequirement(key="metadata.name", operator="In", values=[self.name])
+            self._here = NodeSelector(node_selector_terms=[NodeSelectorTerm(match_fields=[name])])
+        return self._here

@@ -40,9 +40,7 @@ class AllocationBuilder:
     def build(self, view: object) -> tuple[AllocationResult, ...]:
         """Return one allocation per claim on a node. Raises AllocationError for a selector of many terms."""
         assert isinstance(view, NodeView)
-        row: list[DeviceFacts] = []
-        for pool in view.pools:
-            row += pool.devices  # empty where the pool cannot be used
+        row = view.row
         allocations = []
         for picks, config in zip(self._picks, self._configs, strict=True):
             devices = [row[pick.position] for pick in picks]
@@ -50,7 +48,7 @@ class AllocationBuilder:
             allocations.append(
                 AllocationResult(
                     devices=DeviceAllocationResult(results=results, config=config),
-                    node_selector=node_selector_of(devices, view.name),
+                    node_selector=node_selector_of(devices, view),
                 )
             )
         return tuple(allocations)
@@ -128,7 +126,7 @@ def _config(question: Question, claim: int, chosen: Sequence[int]) -> list[Devic
 # --- node selector ------------------------------------------------------------
 
 
-def node_selector_of(devices: Sequence[DeviceFacts], node: str) -> NodeSelector | None:
+def node_selector_of(devices: Sequence[DeviceFacts], view: NodeView) -> NodeSelector | None:
     """Say on which nodes the devices can be used together; None means everywhere.
 
     One device that belongs (or binds) to a node ties the whole allocation to the node it
@@ -140,8 +138,7 @@ def node_selector_of(devices: Sequence[DeviceFacts], node: str) -> NodeSelector 
         device, spec = facts.device, facts.resource_slice.spec
         owner = device if facts.resource_slice.per_device else spec
         if owner.node_name is not None or device.binds_to_node:
-            here = NodeSelectorRequirement(key="metadata.name", operator="In", values=[node])
-            return NodeSelector(node_selector_terms=[NodeSelectorTerm(match_fields=[here])])
+            return view.here
         terms = owner.node_selector.node_selector_terms if owner.node_selector else []
         if len(terms) > 1:
             raise AllocationError(
