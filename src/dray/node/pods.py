@@ -29,6 +29,7 @@ from dray.api.podspec import LifecycleHandler, RunContainer, RunPod
 from dray.client import Client, ClientError, Conflict, Invalid, NotFound
 from dray.client.resources import EVENTS, PODS
 from dray.node import machine as m
+from dray.node import signals as s
 from dray.node.cdi import CdiRegistry
 from dray.node.environment import Surroundings
 from dray.node.health import DeviceHealthBoard, DeviceKey
@@ -84,7 +85,7 @@ class PodRunner:
         self._prober = Prober("127.0.0.1")
         self._pods: dict[str, _Pod] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._found: dict[str, list[m.Found]] = {}
+        self._found: dict[str, list[s.Found]] = {}
         self.runtime: Runtime  # set by `adopt`
 
     # --- seeing pods ------------------------------------------------------------
@@ -109,7 +110,7 @@ class PodRunner:
                     or old.metadata.deletion_grace_period_seconds
                     != new.metadata.deletion_grace_period_seconds
                 ):
-                    self.feed(new.metadata.uid, m.StopWanted(float(new.grace_seconds)))
+                    self.feed(new.metadata.uid, s.StopWanted(float(new.grace_seconds)))
         elif old is not None:
             self._vanished(old)
 
@@ -122,12 +123,12 @@ class PodRunner:
         if pod.status.phase in ("Succeeded", "Failed"):
             machine.stage = m.FINISHED
             if machine.is_deleted:
-                self.feed(uid, m.StopWanted(0.0))
+                self.feed(uid, s.StopWanted(0.0))
             return
         deadline = pod.spec.active_deadline_seconds
         if deadline is not None:
             self._wake(uid, "deadline", float(deadline))
-        self.feed(uid, m.Restored(found))
+        self.feed(uid, s.Restored(found))
 
     def _vanished(self, pod: RunPod) -> None:
         known = self._pods.get(pod.metadata.uid)
@@ -138,7 +139,7 @@ class PodRunner:
             self._spawn(self._forget(pod.metadata.uid))
         else:
             # Deleted by force: the containers still get their grace, there is just nobody to tell.
-            self.feed(pod.metadata.uid, m.StopWanted(float(pod.grace_seconds)))
+            self.feed(pod.metadata.uid, s.StopWanted(float(pod.grace_seconds)))
 
     async def end_strangers(self) -> None:
         """Stop containers of pods that went away while no agent was here; after the first list of pods."""
@@ -169,7 +170,7 @@ class PodRunner:
 
     # --- events and instructions ------------------------------------------------
 
-    def feed(self, uid: str, event: m.Event) -> None:
+    def feed(self, uid: str, event: s.Event) -> None:
         """Give a pod's machine an event and carry out what it says."""
         known = self._pods.get(uid)
         if known is None:
@@ -177,26 +178,26 @@ class PodRunner:
         for instruction in known.machine.handle(event, time.time()):
             self._carry_out(uid, known, instruction)
 
-    def _carry_out(self, uid: str, known: _Pod, instruction: m.Instruction) -> None:
+    def _carry_out(self, uid: str, known: _Pod, instruction: s.Instruction) -> None:
         match instruction:
-            case m.Report():
+            case s.Report():
                 self._report(uid, known)
-            case m.StartContainer(container, attempt):
+            case s.StartContainer(container, attempt):
                 self._spawn(self._start(uid, known, container, attempt))
-            case m.StopContainer(container, attempt, grace):
+            case s.StopContainer(container, attempt, grace):
                 self._cancel_probe(known, container.name)
                 self._spawn(self._stop(uid, known, container, attempt, grace))
-            case m.Probe(container, attempt):
+            case s.Probe(container, attempt):
                 self._probe(uid, known, container, attempt)
-            case m.PrepareClaims():
+            case s.PrepareClaims():
                 self._spawn(self._prepare(uid, known))
-            case m.ReleaseClaims():
+            case s.ReleaseClaims():
                 self._spawn(self._release(uid))
-            case m.Wake(what, seconds):
+            case s.Wake(what, seconds):
                 self._wake(uid, what, seconds)
-            case m.Note(reason, message, is_warning):
+            case s.Note(reason, message, is_warning):
                 self._note(known, reason, message, is_warning)
-            case m.Remove():
+            case s.Remove():
                 self._spawn(self._remove(uid, known))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -215,7 +216,7 @@ class PodRunner:
         old = known.timers.pop(what, None)
         if old is not None:
             old.cancel()
-        known.timers[what] = asyncio.get_running_loop().call_later(seconds, self.feed, uid, m.Due(what))
+        known.timers[what] = asyncio.get_running_loop().call_later(seconds, self.feed, uid, s.Due(what))
 
     # --- claims -----------------------------------------------------------------
 
@@ -224,24 +225,24 @@ class PodRunner:
             await self._keeper.prepare(known.machine.pod)
         except ClaimsUnusable as error:
             log.warning("pod %s: %s", known.machine.pod.key, error)
-            self.feed(uid, m.PrepareFailed(str(error)))
+            self.feed(uid, s.PrepareFailed(str(error)))
         else:
-            self.feed(uid, m.ClaimsPrepared())
+            self.feed(uid, s.ClaimsPrepared())
 
     async def _release(self, uid: str) -> None:
         try:
             await self._keeper.release(uid)
         except ClaimsUnusable as error:
             log.warning("pod %s: claims not released yet: %s", uid, error)
-            self.feed(uid, m.ReleaseFailed(str(error)))
+            self.feed(uid, s.ReleaseFailed(str(error)))
         else:
-            self.feed(uid, m.ClaimsReleased())
+            self.feed(uid, s.ClaimsReleased())
 
     def retry_prepare(self) -> None:
         """Try waiting pods again at once: a driver has registered, and some may have waited for it."""
         for uid, known in list(self._pods.items()):
             if known.machine.stage == m.PREPARING and known.machine.prepare_failures:
-                self.feed(uid, m.Due("prepare"))
+                self.feed(uid, s.Due("prepare"))
 
     # --- containers ---------------------------------------------------------------
 
@@ -262,13 +263,13 @@ class PodRunner:
             launch = await self._launch(pod, container, attempt)
             await self.runtime.start(launch)
         except StartError as error:
-            self.feed(uid, m.StartFailed(container.name, attempt, error.reason, str(error)))
+            self.feed(uid, s.StartFailed(container.name, attempt, error.reason, str(error)))
         except CdiError as error:
-            self.feed(uid, m.StartFailed(container.name, attempt, "CreateContainerError", str(error)))
+            self.feed(uid, s.StartFailed(container.name, attempt, "CreateContainerError", str(error)))
         except (ClientError, OSError) as error:
-            self.feed(uid, m.StartFailed(container.name, attempt, "CreateContainerConfigError", str(error)))
+            self.feed(uid, s.StartFailed(container.name, attempt, "CreateContainerConfigError", str(error)))
         else:
-            self.feed(uid, m.Started(container.name, attempt))
+            self.feed(uid, s.Started(container.name, attempt))
             if container.lifecycle is not None and container.lifecycle.post_start is not None:
                 await self._hook(uid, container, attempt, container.lifecycle.post_start, 30.0)
 
@@ -314,7 +315,7 @@ class PodRunner:
             over = known.overs.get(id.name)
             if over is not None:
                 over.set()
-        self.feed(id.pod_uid, m.Exited(id.name, id.attempt, exit_code, reason))
+        self.feed(id.pod_uid, s.Exited(id.name, id.attempt, exit_code, reason))
 
     def _probe(self, uid: str, known: _Pod, container: RunContainer, attempt: int) -> None:
         if not (container.startup_probe or container.liveness_probe or container.readiness_probe):
@@ -330,7 +331,7 @@ class PodRunner:
             return result.exit_code, result.output
 
         def emit(kind: str, is_well: bool, message: str) -> None:
-            self.feed(uid, m.Probed(container.name, attempt, kind, is_well, message))
+            self.feed(uid, s.Probed(container.name, attempt, kind, is_well, message))
 
         self._cancel_probe(known, container.name)
         known.probes[container.name] = self._spawn(self._prober.watch(container, run_in, emit))
@@ -506,8 +507,8 @@ class PodRunner:
         await self.runtime.close()
 
 
-def _found(container: FoundContainer) -> m.Found:
-    return m.Found(
+def _found(container: FoundContainer) -> s.Found:
+    return s.Found(
         container.id.name,
         container.id.attempt,
         container.started_at,

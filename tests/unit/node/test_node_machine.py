@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dray.api.podspec import RunPod
 from dray.node import machine as m
+from dray.node import signals as s
 
 
 def pod_machine(*, restart="Always", containers=1, init=(), claims=True, **spec):
@@ -32,75 +33,75 @@ def tell(machine, *events, now=100.0):
     found = []
     for event in events:
         found += machine.handle(event, now)
-    return [i for i in found if not isinstance(i, m.Report | m.Note)]
+    return [i for i in found if not isinstance(i, s.Report | s.Note)]
 
 
 def starts(instructions):
-    return [(i.container.name, i.attempt) for i in instructions if isinstance(i, m.StartContainer)]
+    return [(i.container.name, i.attempt) for i in instructions if isinstance(i, s.StartContainer)]
 
 
 def test_claims_come_before_containers():
     machine = pod_machine()
-    assert tell(machine, m.Restored()) == [m.PrepareClaims()]
+    assert tell(machine, s.Restored()) == [s.PrepareClaims()]
     assert machine.phase == "Pending"
-    assert starts(tell(machine, m.ClaimsPrepared())) == [("c0", 0)]
-    tell(machine, m.Started("c0", 0))
+    assert starts(tell(machine, s.ClaimsPrepared())) == [("c0", 0)]
+    tell(machine, s.Started("c0", 0))
     assert machine.phase == "Running"
     assert machine.main[0].is_ready
 
 
 def test_a_pod_without_claims_starts_at_once():
-    assert starts(tell(pod_machine(claims=False), m.Restored())) == [("c0", 0)]
+    assert starts(tell(pod_machine(claims=False), s.Restored())) == [("c0", 0)]
 
 
 def test_a_failed_prepare_is_tried_again_later_and_later():
     machine = pod_machine()
-    tell(machine, m.Restored())
+    tell(machine, s.Restored())
     pauses = []
     for _ in range(10):
-        (wake,) = tell(machine, m.PrepareFailed("no"))
+        (wake,) = tell(machine, s.PrepareFailed("no"))
         pauses.append(wake.seconds)
-        assert tell(machine, m.Due("prepare")) == [m.PrepareClaims()]
+        assert tell(machine, s.Due("prepare")) == [s.PrepareClaims()]
     assert pauses[:3] == [1.0, 2.0, 4.0]
     assert pauses[-1] == 60.0
 
 
 def test_deletion_stops_containers_then_releases_then_removes():
     machine = pod_machine(containers=2)
-    tell(machine, m.Restored(), m.ClaimsPrepared(), m.Started("c0", 0), m.Started("c1", 0))
-    stops = tell(machine, m.StopWanted(7.0))
+    tell(machine, s.Restored(), s.ClaimsPrepared(), s.Started("c0", 0), s.Started("c1", 0))
+    stops = tell(machine, s.StopWanted(7.0))
     assert [(i.container.name, i.grace_seconds) for i in stops] == [("c0", 7.0), ("c1", 7.0)]
-    assert tell(machine, m.Exited("c0", 0, 0)) == []
-    assert tell(machine, m.Exited("c1", 0, 143)) == [m.ReleaseClaims()]
+    assert tell(machine, s.Exited("c0", 0, 0)) == []
+    assert tell(machine, s.Exited("c1", 0, 143)) == [s.ReleaseClaims()]
     assert machine.phase == "Running"  # not terminal while claims are held
-    assert tell(machine, m.ClaimsReleased()) == [m.Remove()]
+    assert tell(machine, s.ClaimsReleased()) == [s.Remove()]
     assert machine.phase == "Failed"
 
 
 def test_deletion_while_preparing_waits_for_the_answer():
-    for answer in (m.ClaimsPrepared(), m.PrepareFailed("no")):
+    for answer in (s.ClaimsPrepared(), s.PrepareFailed("no")):
         machine = pod_machine()
-        tell(machine, m.Restored())
-        assert tell(machine, m.StopWanted(7.0)) == []
-        assert tell(machine, answer) == [m.ReleaseClaims()]
+        tell(machine, s.Restored())
+        assert tell(machine, s.StopWanted(7.0)) == []
+        assert tell(machine, answer) == [s.ReleaseClaims()]
 
 
 def test_a_container_that_comes_up_after_the_end_was_decided_is_stopped():
     machine = pod_machine()
-    tell(machine, m.Restored(), m.ClaimsPrepared())
-    assert tell(machine, m.StopWanted(7.0)) == []
-    (stop,) = tell(machine, m.Started("c0", 0))
-    assert isinstance(stop, m.StopContainer)
-    assert tell(machine, m.Exited("c0", 0, 0)) == [m.ReleaseClaims()]
+    tell(machine, s.Restored(), s.ClaimsPrepared())
+    assert tell(machine, s.StopWanted(7.0)) == []
+    (stop,) = tell(machine, s.Started("c0", 0))
+    assert isinstance(stop, s.StopContainer)
+    assert tell(machine, s.Exited("c0", 0, 0)) == [s.ReleaseClaims()]
 
 
 def test_a_failed_release_is_tried_again():
     machine = pod_machine(restart="Never")
-    tell(machine, m.Restored(), m.ClaimsPrepared(), m.Started("c0", 0))
-    assert tell(machine, m.Exited("c0", 0, 0)) == [m.ReleaseClaims()]
-    assert tell(machine, m.ReleaseFailed("busy")) == [m.Wake("release", 2.0)]
-    assert tell(machine, m.Due("release")) == [m.ReleaseClaims()]
-    tell(machine, m.ClaimsReleased())
+    tell(machine, s.Restored(), s.ClaimsPrepared(), s.Started("c0", 0))
+    assert tell(machine, s.Exited("c0", 0, 0)) == [s.ReleaseClaims()]
+    assert tell(machine, s.ReleaseFailed("busy")) == [s.Wake("release", 2.0)]
+    assert tell(machine, s.Due("release")) == [s.ReleaseClaims()]
+    tell(machine, s.ClaimsReleased())
     assert machine.phase == "Succeeded"
 
 
@@ -117,132 +118,132 @@ def test_a_failed_release_is_tried_again():
 )
 def test_restart_policies(policy, code, again):
     machine = pod_machine(restart=policy, claims=False)
-    tell(machine, m.Restored(), m.Started("c0", 0))
-    assert (starts(tell(machine, m.Exited("c0", 0, code))) == [("c0", 1)]) is again
+    tell(machine, s.Restored(), s.Started("c0", 0))
+    assert (starts(tell(machine, s.Exited("c0", 0, code))) == [("c0", 1)]) is again
 
 
 def test_back_off_doubles_and_is_forgiven_after_a_long_run():
     machine = pod_machine(claims=False)
-    tell(machine, m.Restored(), m.Started("c0", 0))
-    assert starts(tell(machine, m.Exited("c0", 0, 1))) == [("c0", 1)]
+    tell(machine, s.Restored(), s.Started("c0", 0))
+    assert starts(tell(machine, s.Exited("c0", 0, 1))) == [("c0", 1)]
     pauses = []
     for attempt in range(1, 8):
-        tell(machine, m.Started("c0", attempt))
-        (wake,) = tell(machine, m.Exited("c0", attempt, 1))
+        tell(machine, s.Started("c0", attempt))
+        (wake,) = tell(machine, s.Exited("c0", attempt, 1))
         pauses.append(wake.seconds)
         assert machine.main[0].waiting_reason == "CrashLoopBackOff"
-        assert starts(tell(machine, m.Due("start c0"))) == [("c0", attempt + 1)]
+        assert starts(tell(machine, s.Due("start c0"))) == [("c0", attempt + 1)]
     assert pauses == [10, 20, 40, 80, 160, 300, 300]
-    tell(machine, m.Started("c0", 8), now=1000.0)
-    assert starts(tell(machine, m.Exited("c0", 8, 1), now=1601.0)) == [("c0", 9)]
+    tell(machine, s.Started("c0", 8), now=1000.0)
+    assert starts(tell(machine, s.Exited("c0", 8, 1), now=1601.0)) == [("c0", 9)]
 
 
 def test_init_containers_run_one_after_the_other():
     machine = pod_machine(init=[{"name": "i0"}, {"name": "i1"}], claims=False)
-    assert starts(tell(machine, m.Restored())) == [("i0", 0)]
-    assert tell(machine, m.Started("i0", 0))[-1:] in ([], [m.Probe(machine.init[0].spec, 0)])
-    assert starts(tell(machine, m.Exited("i0", 0, 0))) == [("i1", 0)]
-    tell(machine, m.Started("i1", 0))
-    assert starts(tell(machine, m.Exited("i1", 0, 0))) == [("c0", 0)]
+    assert starts(tell(machine, s.Restored())) == [("i0", 0)]
+    assert tell(machine, s.Started("i0", 0))[-1:] in ([], [s.Probe(machine.init[0].spec, 0)])
+    assert starts(tell(machine, s.Exited("i0", 0, 0))) == [("i1", 0)]
+    tell(machine, s.Started("i1", 0))
+    assert starts(tell(machine, s.Exited("i1", 0, 0))) == [("c0", 0)]
 
 
 def test_a_failing_init_container_fails_a_pod_that_never_restarts():
     machine = pod_machine(init=[{"name": "i0"}], restart="Never")
-    tell(machine, m.Restored(), m.ClaimsPrepared(), m.Started("i0", 0))
-    assert tell(machine, m.Exited("i0", 0, 1)) == [m.ReleaseClaims()]
-    tell(machine, m.ClaimsReleased())
+    tell(machine, s.Restored(), s.ClaimsPrepared(), s.Started("i0", 0))
+    assert tell(machine, s.Exited("i0", 0, 1)) == [s.ReleaseClaims()]
+    tell(machine, s.ClaimsReleased())
     assert machine.phase == "Failed"
 
 
 def test_sidecars_stay_while_containers_run_and_end_after_them():
     sidecar = {"name": "side", "restartPolicy": "Always"}
     machine = pod_machine(init=[sidecar, {"name": "i1"}], restart="Never", claims=False)
-    assert starts(tell(machine, m.Restored())) == [("side", 0)]
-    assert starts(tell(machine, m.Started("side", 0))) == [("i1", 0)]
-    tell(machine, m.Started("i1", 0))
-    assert starts(tell(machine, m.Exited("i1", 0, 0))) == [("c0", 0)]
-    tell(machine, m.Started("c0", 0))
-    (stop,) = tell(machine, m.Exited("c0", 0, 0))
+    assert starts(tell(machine, s.Restored())) == [("side", 0)]
+    assert starts(tell(machine, s.Started("side", 0))) == [("i1", 0)]
+    tell(machine, s.Started("i1", 0))
+    assert starts(tell(machine, s.Exited("i1", 0, 0))) == [("c0", 0)]
+    tell(machine, s.Started("c0", 0))
+    (stop,) = tell(machine, s.Exited("c0", 0, 0))
     assert stop.container.name == "side"
-    tell(machine, m.Exited("side", 0, 143))
+    tell(machine, s.Exited("side", 0, 143))
     assert machine.phase == "Succeeded"  # how a sidecar ends does not count
 
 
 def test_a_startup_probe_holds_readiness_and_the_next_container_back():
     sidecar = {"name": "side", "restartPolicy": "Always", "startupProbe": {"exec": {"command": ["true"]}}}
     machine = pod_machine(init=[sidecar], claims=False)
-    tell(machine, m.Restored())
-    assert starts(tell(machine, m.Started("side", 0))) == []
-    assert starts(tell(machine, m.Probed("side", 0, "startup", True))) == [("c0", 0)]
+    tell(machine, s.Restored())
+    assert starts(tell(machine, s.Started("side", 0))) == []
+    assert starts(tell(machine, s.Probed("side", 0, "startup", True))) == [("c0", 0)]
 
 
 def test_a_liveness_probe_that_fails_restarts_the_container():
     box = {"name": "c0", "livenessProbe": {"exec": {"command": ["true"]}, "terminationGracePeriodSeconds": 3}}
     machine = pod_machine(containers=[box], claims=False)
-    tell(machine, m.Restored(), m.Started("c0", 0))
-    (stop,) = tell(machine, m.Probed("c0", 0, "liveness", False, "dead"))
+    tell(machine, s.Restored(), s.Started("c0", 0))
+    (stop,) = tell(machine, s.Probed("c0", 0, "liveness", False, "dead"))
     assert stop.grace_seconds == 3.0
-    assert tell(machine, m.Probed("c0", 0, "liveness", False, "dead")) == []  # it is already being stopped
-    assert starts(tell(machine, m.Exited("c0", 0, 137))) == [("c0", 1)]
+    assert tell(machine, s.Probed("c0", 0, "liveness", False, "dead")) == []  # it is already being stopped
+    assert starts(tell(machine, s.Exited("c0", 0, 137))) == [("c0", 1)]
 
 
 def test_late_events_of_an_earlier_run_change_nothing():
     machine = pod_machine(claims=False)
-    tell(machine, m.Restored(), m.Started("c0", 0), m.Exited("c0", 0, 1), m.Started("c0", 1))
+    tell(machine, s.Restored(), s.Started("c0", 0), s.Exited("c0", 0, 1), s.Started("c0", 1))
     before = repr(machine)
-    assert tell(machine, m.Exited("c0", 0, 9), m.Probed("c0", 0, "liveness", False), m.Started("c0", 0)) == []
+    assert tell(machine, s.Exited("c0", 0, 9), s.Probed("c0", 0, "liveness", False), s.Started("c0", 0)) == []
     assert repr(machine) == before
 
 
 def test_what_a_previous_agent_left_is_taken_over():
     machine = pod_machine(init=[{"name": "i0"}], restart="Always")
-    found = [m.Found("i0", 0, 50.0, 0, 51.0), m.Found("c0", 2, 60.0)]
-    assert tell(machine, m.Restored(found)) == [m.PrepareClaims()]
-    assert starts(tell(machine, m.ClaimsPrepared())) == []
+    found = [s.Found("i0", 0, 50.0, 0, 51.0), s.Found("c0", 2, 60.0)]
+    assert tell(machine, s.Restored(found)) == [s.PrepareClaims()]
+    assert starts(tell(machine, s.ClaimsPrepared())) == []
     assert (machine.phase, machine.main[0].attempt, machine.main[0].started_at) == ("Running", 2, 60.0)
 
 
 def test_a_container_that_ended_meanwhile_is_judged_by_the_policy():
     for policy, expected in (("Always", [("c0", 1)]), ("Never", [])):
         machine = pod_machine(restart=policy, claims=False)
-        assert starts(tell(machine, m.Restored([m.Found("c0", 0, 60.0, 0, 61.0)]))) == expected
+        assert starts(tell(machine, s.Restored([s.Found("c0", 0, 60.0, 0, 61.0)]))) == expected
     assert machine.phase == "Succeeded"
 
 
 def test_the_deadline_fails_the_pod():
     machine = pod_machine(claims=False)
-    tell(machine, m.Restored(), m.Started("c0", 0), m.Due("deadline"), m.Exited("c0", 0, 143))
+    tell(machine, s.Restored(), s.Started("c0", 0), s.Due("deadline"), s.Exited("c0", 0, 143))
     assert (machine.phase, machine.failed_reason) == ("Failed", "DeadlineExceeded")
 
 
 def test_a_start_that_fails_is_tried_again_whatever_the_policy():
     machine = pod_machine(restart="Never", claims=False)
-    tell(machine, m.Restored())
-    (wake,) = tell(machine, m.StartFailed("c0", 0, "RunContainerError", "no such program"))
+    tell(machine, s.Restored())
+    (wake,) = tell(machine, s.StartFailed("c0", 0, "RunContainerError", "no such program"))
     assert wake.what == "start c0"
     assert machine.main[0].waiting_message == "no such program"
-    assert starts(tell(machine, m.Due("start c0"))) == [("c0", 0)]
+    assert starts(tell(machine, s.Due("start c0"))) == [("c0", 0)]
 
 
 EVENTS = st.one_of(
-    st.just(m.ClaimsPrepared()),
-    st.just(m.PrepareFailed("x")),
-    st.just(m.ClaimsReleased()),
-    st.just(m.ReleaseFailed("x")),
-    st.builds(m.Started, st.sampled_from(["c0", "c1", "i0", "s0"]), st.integers(0, 3)),
-    st.builds(m.StartFailed, st.sampled_from(["c0", "i0"]), st.integers(0, 3), st.just("r"), st.just("m")),
+    st.just(s.ClaimsPrepared()),
+    st.just(s.PrepareFailed("x")),
+    st.just(s.ClaimsReleased()),
+    st.just(s.ReleaseFailed("x")),
+    st.builds(s.Started, st.sampled_from(["c0", "c1", "i0", "s0"]), st.integers(0, 3)),
+    st.builds(s.StartFailed, st.sampled_from(["c0", "i0"]), st.integers(0, 3), st.just("r"), st.just("m")),
     st.builds(
-        m.Exited, st.sampled_from(["c0", "c1", "i0", "s0"]), st.integers(0, 3), st.sampled_from([0, 1])
+        s.Exited, st.sampled_from(["c0", "c1", "i0", "s0"]), st.integers(0, 3), st.sampled_from([0, 1])
     ),
     st.builds(
-        m.Probed,
+        s.Probed,
         st.sampled_from(["c0", "s0"]),
         st.integers(0, 3),
         st.sampled_from(["readiness", "liveness", "startup"]),
         st.booleans(),
     ),
-    st.builds(m.Due, st.sampled_from(["prepare", "release", "deadline", "start c0", "start i0", "start s0"])),
-    st.builds(m.StopWanted, st.sampled_from([0.0, 5.0])),
+    st.builds(s.Due, st.sampled_from(["prepare", "release", "deadline", "start c0", "start i0", "start s0"])),
+    st.builds(s.StopWanted, st.sampled_from([0.0, 5.0])),
 )
 
 
@@ -254,18 +255,18 @@ def test_whatever_happens_the_rules_hold(events, policy):
     )
     order = [m.PREPARING, m.INITIALIZING, m.RUNNING, m.STOPPING, m.RELEASING, m.FINISHED]
     is_prepared, stage, asked = False, 0, 0
-    for event in [m.Restored(), *events]:
+    for event in [s.Restored(), *events]:
         before = machine.stage
-        is_prepared = is_prepared or (isinstance(event, m.ClaimsPrepared) and before == m.PREPARING)
+        is_prepared = is_prepared or (isinstance(event, s.ClaimsPrepared) and before == m.PREPARING)
         for instruction in machine.handle(event, 100.0):
-            if isinstance(instruction, m.StartContainer):
+            if isinstance(instruction, s.StartContainer):
                 assert is_prepared
                 assert machine.stage in (m.INITIALIZING, m.RUNNING, m.STOPPING)
                 assert order.index(before) < order.index(m.STOPPING)
-            if isinstance(instruction, m.ReleaseClaims):
+            if isinstance(instruction, s.ReleaseClaims):
                 asked += 1
                 assert not any(state.is_active for state in machine.containers)
-            if isinstance(instruction, m.Remove):
+            if isinstance(instruction, s.Remove):
                 assert machine.stage == m.FINISHED
                 assert machine.is_deleted
         assert order.index(machine.stage) >= stage, "a stage never comes back"
