@@ -1,0 +1,106 @@
+"""Every hardware profile, end to end: claim → scheduled → prepared → the container prints its device → released."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from dray.api.core import Pod
+from dray.api.resource import ResourceClaim
+from dray.client import Client, NotFound
+from dray.client.resources import CLAIMS, PODS
+from dray.drivers.hardware import load_profile, profile_names
+from dray.sim.scenes import claim, pod, request
+from dray.sim.system import Plan, System
+
+PATIENCE = 90.0
+
+
+async def wait_for(look, what):
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = await look()
+            if found:
+                return found
+            await asyncio.sleep(0.2)
+    raise AssertionError(what)
+
+
+async def one_pod(client, profile, driver, nodes_root):
+    """Play one life of a pod with one device of a driver; return what its container printed."""
+    name = f"{profile}-{driver}".replace(".", "-")[:60]
+    wish = request("device", driver)
+    body = pod(
+        name,
+        [name],
+        namespace="default",
+        nodeSelector={"kubernetes.io/hostname": f"{profile}-1"},
+        restartPolicy="Never",
+    )
+    await client.create(CLAIMS, claim(name, [wish], namespace="default"), "default")
+    await client.create(PODS, body, "default")
+
+    async def running():
+        found = await client.get(PODS, name, "default", view=Pod)
+        assert found.status.phase != "Failed", found.status
+        return found if found.status.phase == "Running" else None
+
+    await wait_for(running, f"{name} never ran")
+    held = await client.get(CLAIMS, name, "default", view=ResourceClaim)
+    (result,) = held.status.allocation.devices.results
+    assert (result.driver, result.pool) == (driver, f"{profile}-1")
+    cdi = nodes_root / f"{profile}-1" / "cdi"
+    assert any(
+        held.metadata.uid in path.name or held.metadata.uid in path.read_text() for path in cdi.iterdir()
+    )
+
+    async def printed():
+        log = await client.transport.send(_log_request(name))
+        return log.body.decode() if log.status == 200 and b"DRAY_DEVICE" in log.body else None
+
+    output = await wait_for(printed, f"{name} printed nothing")
+    await client.delete(PODS, name, "default")
+
+    async def released():
+        found = await client.get(CLAIMS, name, "default", view=ResourceClaim)
+        return found.status.allocation is None
+
+    await wait_for(released, f"{name} was not released")
+
+    async def pod_gone():
+        try:
+            await client.get(PODS, name, "default")
+        except NotFound:
+            return True
+        return False
+
+    await wait_for(pod_gone, f"{name} is still there")
+    assert not any(held.metadata.uid in path.name for path in cdi.iterdir())
+    return result, output
+
+
+def _log_request(name):
+    from dray.client import Request
+
+    return Request("GET", f"/api/v1/namespaces/default/pods/{name}/log")
+
+
+async def test_every_profile_serves_a_pod_with_each_of_its_drivers():
+    profiles = [load_profile(name) for name in profile_names()]
+    with tempfile.TemporaryDirectory(prefix="dp-") as folder:
+        system = System(Plan(Path(folder), port=0, simulated=[(profile, 1) for profile in profiles]))
+        await system.start()
+        try:
+            async with Client.connect(system.plan.kubeconfig) as client:
+                cases = [(profile.name, pool.driver) for profile in profiles for pool in profile.pools("x")]
+                limit = asyncio.Semaphore(6)
+
+                async def play(profile, driver):
+                    async with limit:
+                        return await one_pod(client, profile, driver, Path(folder) / "nodes")
+
+                results = await asyncio.gather(*(play(*case) for case in cases))
+        finally:
+            await system.stop()
+    for (profile, driver), (result, output) in zip(cases, results, strict=True):
+        assert f"={driver}/{profile}-1/{result.device}" in output
+        assert output.count("_REQUEST=") == 1  # its own device and no other
