@@ -155,7 +155,7 @@ def _request_problems(
                 "unknown-attribute",
                 f"{path}.capacity.requests[{name}]",
                 f"no device publishes the capacity {name}",
-                _nearest_names(name, devices.capacities),
+                nearest_names(name, devices.capacities),
             )
 
 
@@ -229,7 +229,7 @@ def _unpublished_reads(program: Program, path: str, devices: Devices) -> Iterato
             if (domain, name) in published:
                 continue
             message = f"no device publishes the {what} {domain}/{name}"
-            hint = _nearest_names(f"{domain}/{name}", published)
+            hint = nearest_names(f"{domain}/{name}", published)
             if is_guarded(program, name):
                 yield warning("unknown-attribute", path, message, hint)
             else:
@@ -263,11 +263,11 @@ def _unpublished_name(name: str, path: str, devices: Devices) -> Iterator[Proble
             "unknown-attribute",
             path,
             f"no device publishes {name}, so no two devices can agree on it",
-            _nearest_names(name, devices.attributes),
+            nearest_names(name, devices.attributes),
         )
 
 
-def _nearest_names(name: str, published: dict[tuple[str, str], list[object]]) -> str:
+def nearest_names(name: str, published: dict[tuple[str, str], list[object]]) -> str:
     """Return the published names that look alike: same name elsewhere first, then similar spelling."""
     domain, _, identifier = name.rpartition("/")
     listed = sorted("/".join(key) for key in published)
@@ -297,14 +297,19 @@ def _nearest_values(program: Program, devices: Devices) -> str:
     return "; ".join(parts)
 
 
+def closest(wanted: str, values: Sequence[str]) -> str | None:
+    """Return the value that is most like the wanted one; None when none is alike."""
+    lower = {value.lower(): value for value in values}
+    contained = [low for low in lower if wanted.lower() in low or low in wanted.lower()]
+    near = contained[:1] or difflib.get_close_matches(wanted.lower(), list(lower), n=1, cutoff=0.5)
+    return lower[near[0]] if near else None
+
+
 def nearest_value(wanted: str, values: Sequence[str]) -> str:
     """Say which of the values is nearest to the wanted one, or which there are."""
-    lower = {value.lower(): value for value in values}
-    near = difflib.get_close_matches(wanted.lower(), list(lower), n=1, cutoff=0.5)
-    if not near:
-        near = [low for low in lower if wanted.lower() in low or low in wanted.lower()][:1]
-    if near:
-        return f"nearest: {lower[near[0]]!r}"
+    near = closest(wanted, values)
+    if near is not None:
+        return f"nearest: {near!r}"
     return f"there are: {', '.join(map(repr, sorted(values)[:4]))}"
 
 
