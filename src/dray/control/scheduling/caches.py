@@ -26,13 +26,17 @@ from dray.scheduler import (
     ExtendedResources,
     Help,
     Neighbours,
+    NotReady,
     SchedulingQueue,
     Wish,
+    claim_keys,
 )
 
 DeviceKey = tuple[str, str, str]  # driver, pool, device
 
 COMPANY_FOR = 60.0  # seconds that we stay careful after another scheduler was seen
+MAX_FOREIGN_WISHES = 12  # waiting claims of others to leave room for
+FOREIGN_GUESSES = 4  # more of the kind that they allocated last
 
 
 class Caches:
@@ -61,10 +65,15 @@ class Caches:
         )  # exclusive device -> claim uid -> revision
         self.foreign_claims: set[str] = set()  # uids of claims that other schedulers allocated
         self.last_foreign = float("-inf")  # loop time of the last such allocation
+        self.last_foreign_claim: ResourceClaim | None = None
+        self.foreign_pods: dict[str, Pod] = {}  # unbound pods with claims that are not ours to place
         self.waiting_for_claim: dict[str, set[str]] = defaultdict(set)  # claim key -> pod keys
         self.waiting_for_group: dict[str, set[str]] = defaultdict(set)  # group key -> pod keys
         self.on_pod: Callable[[Pod], None] = _ignore  # a pod of ours that may be placed (again)
         self.on_pod_gone: Callable[[Pod], None] = _ignore
+        self.on_late_rival: Callable[[str, ResourceClaim], None] = lambda uid, claim: (
+            None
+        )  # a device given twice
         self.on_wake: Callable[[], None] = _nothing  # some waiting pod may be tried now
         self._seen: dict[str, list[tuple[int, asyncio.Future[bool]]]] = defaultdict(list)
 
@@ -264,13 +273,39 @@ class Caches:
             if allocation is None:
                 self.foreign_claims.discard(new.metadata.uid)
             return
-        if new.metadata.uid not in self.bookings:
-            self.foreign_claims.add(new.metadata.uid)
-            self.last_foreign = asyncio.get_running_loop().time()
+        if new.metadata.uid in self.bookings:
+            return
+        self.foreign_claims.add(new.metadata.uid)
+        self.last_foreign = asyncio.get_running_loop().time()
+        self.last_foreign_claim = new
+        for result in allocation.devices.results:
+            if result.admin_access or result.share_id is not None:
+                continue
+            for uid in self.holders.get((result.driver, result.pool, result.device), {}):
+                if uid != new.metadata.uid and uid not in self.foreign_claims:
+                    self.on_late_rival(uid, new)
 
     def has_company(self) -> bool:
-        """Whether another scheduler has allocated a claim lately."""
-        return asyncio.get_running_loop().time() - self.last_foreign < COMPANY_FOR
+        """Whether another scheduler is at work on claims, or was lately."""
+        return bool(self.foreign_pods) or self.seconds_alone() < COMPANY_FOR
+
+    def seconds_alone(self) -> float:
+        """How long ago another scheduler last allocated a claim."""
+        return asyncio.get_running_loop().time() - self.last_foreign
+
+    def foreign_wishes(self) -> list[ResourceClaim]:
+        """Return claims that other schedulers may be allocating right now, and a few that they may next."""
+        found: dict[str, ResourceClaim] = {}
+        for pod in self.foreign_pods.values():
+            keys = claim_keys(pod)
+            for key in () if isinstance(keys, NotReady) else keys:
+                claim = self.claims.get(key)
+                if claim is not None and claim.status.allocation is None:
+                    found[key] = claim
+            if len(found) >= MAX_FOREIGN_WISHES:
+                break
+        guesses = [self.last_foreign_claim] * FOREIGN_GUESSES if self.last_foreign_claim is not None else []
+        return [*found.values(), *guesses]
 
     async def seen(self, key: str, revision: str, timeout: float) -> bool:
         """Wait until the claim cache has caught up with a write of ours; False when the claim is gone."""
@@ -304,6 +339,7 @@ class Caches:
     # --- pods -----------------------------------------------------------------
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        self._note_foreign_pod(old, new)
         if new is None or _is_finished(new):
             pod = new or old
             assert pod is not None
@@ -314,6 +350,15 @@ class Caches:
             return
         if new.spec.scheduler_name == self.scheduler_name:
             self.on_pod(new)
+
+    def _note_foreign_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if new is not None and new.spec.resource_claims and new.spec.scheduler_name != self.scheduler_name:
+            if not new.spec.node_name and not new.spec.scheduling_gates and not _is_finished(new):
+                self.foreign_pods[key_of(new.metadata)] = new
+                return
+        pod = new or old
+        if pod is not None and self.foreign_pods:
+            self.foreign_pods.pop(key_of(pod.metadata), None)
 
     def _pod_gone(self, pod: Pod) -> None:
         uid = pod.metadata.uid

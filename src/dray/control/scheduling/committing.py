@@ -40,7 +40,7 @@ from dray.client import (
     key_of,
 )
 from dray.client import resources as kinds
-from dray.control.scheduling.caches import Caches
+from dray.control.scheduling.caches import COMPANY_FOR, Caches
 from dray.control.scheduling.deciding import Placed
 from dray.control.scheduling.timestamps import parse_timestamp, timestamp
 from dray.scheduler import FINALIZER, has_binding_conditions, is_reserved_for, judge_binding
@@ -111,7 +111,7 @@ class Committer:
     features: Features
     now: Callable[[], datetime]
     binding_timeout: float = 600.0
-    courtesy: float = 0.5  # seconds to wait before binding while another scheduler is active
+    courtesy: float = 1.0  # seconds to wait before binding while another scheduler is active
 
     async def commit(self, placed: Sequence[Placed]) -> None:
         """Make all of these true: allocate, reserve, verify, wait for drivers, bind.
@@ -211,7 +211,7 @@ class Committer:
             raise CommitFailed(f"claim {key} was deleted while it was being allocated", is_conflict=True)
         claim = self.caches.claims.get(key)
         rival = self.caches.rival(claim) if claim is not None else None
-        if rival is None and self.caches.has_company():
+        if rival is None and self.caches.seconds_alone() < COMPANY_FOR:
             # A scheduler that does not know this rule may have decided before it saw our write, and
             # its own write is still to come. It will not yield, so give it time, and yield to it.
             await asyncio.sleep(self.courtesy)

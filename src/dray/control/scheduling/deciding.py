@@ -7,10 +7,11 @@ clear something out of the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from dray.allocator import AllocationError, Plan, Undo, World
 from dray.api.core import ContainerExtendedResourceRequest, Pod, PodGroup
 from dray.api.features import Features
 from dray.api.resource import ResourceClaim
@@ -62,7 +63,18 @@ class ClearFirst:
     is_leftover: bool = False  # delete it; otherwise clear its allocation
 
 
-Decision = list[Placed] | Unplaceable | NotReady | ClearFirst
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Other schedulers are at work on the only devices that fit: try again when they are done."""
+
+    seconds: float
+    message: str
+
+
+Decision = list[Placed] | Unplaceable | NotReady | ClearFirst | Later
+
+_NODES_BESIDE = 8  # nodes to try when room must be left for others
+_QUIET = 1.0  # seconds without a foreign allocation after which the last devices may be taken
 
 
 class Decider:
@@ -134,10 +146,51 @@ class Decider:
         asked = self.caches.extended.asked_by(pod) if "DRAExtendedResource" in self._features else frozenset()
         if asked:
             return self._decide_extended(pod, claims, asked)
-        answer = self.placer.place(pod, shape, claims, within=self._within(pod))
+        within = self._within(pod)
+        if claims.pending and self.caches.has_company():
+            answer = self._place_beside(pod, shape, claims, within)
+        else:
+            answer = self.placer.place(pod, shape, claims, within=within)
+        if isinstance(answer, Later):
+            return answer
         if isinstance(answer, Unplaceable):
             return self._unusable(pod, claims) or answer
         return [Placed(pod, shape, claims, answer, self._claim_group(pod))]
+
+    def _place_beside(
+        self, pod: Pod, shape: PodShape, claims: PodClaims, within: int | None
+    ) -> Placement | Unplaceable | Later:
+        """Place so that another scheduler which decides at this very moment picks other devices.
+
+        It gives devices in the same order as we do. So on the node that we choose, what it may be giving
+        away now is booked for it first, on paper, and we take what comes after. Even a short double
+        booking must be avoided: kube-scheduler counts a device as free as soon as *one* of two
+        claims that hold it lets go.
+        """
+        placer, world = self.placer, self.caches.devices.world
+        nodes = self.caches.state.all_nodes if within is None else within
+        wishes = self.caches.foreign_wishes()
+        for _ in range(_NODES_BESIDE):
+            answer = placer.place(pod, shape, claims, within=nodes)
+            if isinstance(answer, Unplaceable):
+                break
+            bookings: list[Undo] = []
+            try:
+                for number, wish in enumerate(wishes):
+                    theirs = _plan_or_none(world, answer.node, [wish])
+                    if theirs is not None:
+                        bookings.append(world.take(f"elsewhere-{number}", theirs.allocations[0]))
+                ours = _plan_or_none(world, answer.node, claims.pending)
+                if ours is not None:
+                    return Placement(answer.node, claims.pending, ours.allocations, answer.extra)
+            finally:
+                while bookings:
+                    bookings.pop()()
+            nodes &= ~self.caches.state.nodes[answer.node].bit
+        answer = placer.place(pod, shape, claims, within=within)
+        if isinstance(answer, Unplaceable) or self.caches.seconds_alone() > _QUIET:
+            return answer
+        return Later(_QUIET / 2, "waiting for another scheduler that is allocating the same devices")
 
     def _claim_group(self, pod: Pod) -> PodGroup | None:
         return self.group_of(pod) if "DRAWorkloadResourceClaims" in self._features else None
@@ -250,3 +303,11 @@ class Decider:
             return Unplaceable(frozenset({Help.NODES}), lambda: "0/0 nodes: the cluster has no nodes")
         wishes = frozenset().union(*(each.wishes for each in refusals))
         return Unplaceable(wishes | {Help.DEVICES}, lambda: "; ".join(each.explain() for each in refusals))
+
+
+def _plan_or_none(world: World, node: str, claims: Sequence[ResourceClaim]) -> Plan | None:
+    try:
+        answer = world.plan(node, claims)
+    except AllocationError:
+        return None  # reported to the pod that owns the claim, by whoever places it
+    return answer if isinstance(answer, Plan) else None

@@ -21,10 +21,12 @@ from typing import Any
 from dray.allocator import Policy, policy_named
 from dray.api.core import Pod
 from dray.api.features import Features
+from dray.api.resource import ResourceClaim
 from dray.client import Client, ClientError, EventRecorder, key_of
-from dray.control.scheduling.caches import Caches
+from dray.client import resources as kinds
+from dray.control.scheduling.caches import COMPANY_FOR, Caches
 from dray.control.scheduling.committing import CommitFailed, Committer
-from dray.control.scheduling.deciding import ClearFirst, Decider, Placed
+from dray.control.scheduling.deciding import ClearFirst, Decider, Later, Placed
 from dray.control.scheduling.evicting import evict
 from dray.control.scheduling.reporting import Reporter
 from dray.scheduler import (
@@ -44,6 +46,8 @@ log = logging.getLogger("dray.scheduler")
 _TURN = 16  # decisions before other tasks get their turn
 _RETRY_AFTER_CONFLICT = 0.05  # seconds
 _LONGEST_RETRY = 10.0
+_COMPANY_FACTOR = 16
+_LONGEST_COURTESY = 15.0
 _WARM_AT_ONCE = 20  # nodes; a few milliseconds
 
 
@@ -69,6 +73,7 @@ class Statistics:
     conflicts: int = 0
     failures: int = 0
     preemptions: int = 0
+    late_rivals: int = 0  # devices that another scheduler gave away a second time
 
 
 def _utc_now() -> datetime:
@@ -114,6 +119,7 @@ class SchedulingLoop:
         self.caches.on_pod = self._pod_waits
         self.caches.on_pod_gone = self._pod_left
         self.caches.on_wake = self._changed.set
+        self.caches.on_late_rival = self._late_rival
 
     async def run(self) -> None:
         """Follow the cluster and schedule; returns only by cancellation."""
@@ -226,7 +232,7 @@ class SchedulingLoop:
         queue = self.caches.queue
         decided = 0
         while True:
-            while self._commits >= self.options.max_commits:
+            while self._commits >= self._most_commits():
                 self._commit_ended.clear()
                 await self._commit_ended.wait()
             entry = queue.pop(clock())
@@ -240,6 +246,11 @@ class SchedulingLoop:
             decided += 1
             if decided % _TURN == 0:
                 await asyncio.sleep(0)
+
+    def _most_commits(self) -> int:
+        """Commits at a time; many more while each of them waits for other schedulers."""
+        is_waiting = self.caches.seconds_alone() < COMPANY_FOR
+        return self.options.max_commits * (_COMPANY_FACTOR if is_waiting else 1)
 
     async def _sleep_until(self, moment: float | None, now: float) -> None:
         try:
@@ -262,6 +273,9 @@ class SchedulingLoop:
             self._wait_for_claims(entry.key, pod, decision)
         elif isinstance(decision, ClearFirst):
             self._clear(entry, decision, now)
+        elif isinstance(decision, Later):
+            queue.delay(entry, now, decision.seconds)
+            self.reporter.not_ready(pod, decision.message)
         else:
             self._refuse(entry, shape, decision, members, now)
 
@@ -356,6 +370,36 @@ class SchedulingLoop:
         task = self._tasks.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    def _late_rival(self, uid: str, rival: ResourceClaim) -> None:
+        """Another scheduler gave a device of ours away after we had checked.
+
+        A commit still under way will notice and yield. For a pod that is bound already, say so; it is
+        evicted if something will make it again, because two pods on one device is worse. And wait
+        longer from now on: the other one is slower than we thought.
+        """
+        self.committer.courtesy = min(self.committer.courtesy * 2, _LONGEST_COURTESY)
+        mine = next((each for each in self.caches.claims.items.values() if each.metadata.uid == uid), None)
+        if mine is None:
+            return
+        for consumer in mine.status.reserved_for:
+            use = self.caches.state.pods.get(consumer.uid)
+            if use is None or consumer.uid in self.caches.committing:
+                continue
+            self.statistics.late_rivals += 1
+            text = f"a device of claim {key_of(mine.metadata)} was given to {key_of(rival.metadata)}, too, by another scheduler"
+            log.warning("pod %s: %s", use.key, text)
+            self.recorder.record(kinds.PODS, use.pod.metadata, "Warning", "DeviceAllocatedTwice", text)
+            if any(owner.controller for owner in use.pod.metadata.owner_references):
+                self._start(self._delete_pod(use.pod))
+
+    async def _delete_pod(self, pod: Pod) -> None:
+        try:
+            await self.client.delete(
+                kinds.PODS, pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid
+            )
+        except ClientError as error:
+            log.info("pod %s cannot be deleted: %s", pod.metadata.name, error)
 
     # --- committing -----------------------------------------------------------
 

@@ -20,6 +20,10 @@ def metrics_text(loop: SchedulingLoop) -> str:
             numbers.conflicts,
         ),
         "dray_scheduler_failures_total": ("Commits that failed for another reason.", numbers.failures),
+        "dray_scheduler_late_rivals_total": (
+            "Devices that another scheduler gave away, too.",
+            numbers.late_rivals,
+        ),
         "dray_scheduler_preemptions_total": ("Evictions planned to make room.", numbers.preemptions),
     }
     lines = []
