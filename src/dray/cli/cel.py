@@ -31,6 +31,8 @@ from dray.cel import (
     explain_false,
     key_hint,
 )
+from dray.cli.output import CommandError
+from dray.cli.sources import add_source_flags, load_source
 
 _CONSUMABLE, _LISTS = "DRAConsumableCapacity", "DRAListTypeAttributes"
 _GATE_PAIRS = ((False, False), (True, False), (False, True), (True, True))
@@ -56,6 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="ResourceSlice, device list or device (YAML or JSON)",
     )
+    add_source_flags(parser)
     parser.add_argument(
         "--driver", default="", help="driver name for devices that are not in a ResourceSlice"
     )
@@ -80,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
         if args.jsonl:
             return _filter(args)
         devices = [named for path in args.device for named in _load_devices(path, args.driver)]
+        if args.against or args.kubeconfig:
+            devices += _cluster_devices(args)
         if args.expression is None:
             if sys.stdin.isatty():
                 return _prompt(args, devices)
@@ -119,6 +124,25 @@ def _load_devices(path: str, driver: str) -> Iterator[tuple[str, DeviceInput]]:
         raise _BadInputError(f"{path} is neither YAML nor JSON: {error}") from None
     for document in documents:
         yield from _devices_in(document, driver, path)
+
+
+def _cluster_devices(args: argparse.Namespace) -> list[tuple[str, DeviceInput]]:
+    """Return every device of a cluster, a snapshot or a hardware profile."""
+    from dray.sim.inventory import Inventory
+
+    try:
+        inventory = Inventory(load_source(args))
+    except CommandError as error:
+        raise _BadInputError(f"{error}; {error.hint}" if error.hint else str(error)) from None
+    return [
+        (
+            "/".join(key),
+            DeviceInput.build(
+                row.driver, row.device.attributes, row.device.capacity, row.device.allow_multiple_allocations
+            ),
+        )
+        for key, row in inventory.devices.items()
+    ]
 
 
 def _devices_in(document: Any, driver: str, path: str) -> Iterator[tuple[str, DeviceInput]]:
@@ -194,8 +218,11 @@ def _evaluate(expression: str, args: argparse.Namespace, devices: list[tuple[str
         print(json.dumps(summary))
     else:
         print(f"type {program.output_type}, cost at most {program.max_cost}, reads {program.reads}")
-        for answer in answers:
-            print(_line(answer))
+        for answer, names in _grouped(answers):
+            print(_line({**answer, "device": _some(names)}))
+        if len(answers) > 1 and not args.derived:
+            matching = sum(answer.get("match") is True for answer in answers)
+            print(f"{matching} of {len(answers)} devices match")
     return 1 if any("error" in answer for answer in answers) else 0
 
 
@@ -235,6 +262,19 @@ def _answer(program: Program, name: str, device: DeviceInput, *, derived: bool) 
             if term.hint:
                 answer["hint"] = term.hint
     return answer
+
+
+def _grouped(answers: list[dict[str, Any]]) -> list[tuple[dict[str, Any], list[str]]]:
+    """Put devices with the same answer together, in the order of their first."""
+    groups: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    for answer in answers:
+        key = json.dumps({name: value for name, value in answer.items() if name != "device"}, sort_keys=True)
+        groups.setdefault(key, (answer, []))[1].append(answer["device"])
+    return list(groups.values())
+
+
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _line(answer: dict[str, Any]) -> str:
