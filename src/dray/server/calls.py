@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import uuid
 from collections.abc import Callable
@@ -18,17 +19,39 @@ _SUFFIX = 5
 _LONGEST_BASE = 63 - _SUFFIX
 
 
+class _Chance:
+    """Random bytes, fetched from the system a page at a time: a call for each uid costs more than the uid."""
+
+    def __init__(self) -> None:
+        self._page = b""
+        self._used = 0
+
+    def take(self, count: int) -> bytes:
+        """Return fresh random bytes."""
+        if self._used + count > len(self._page):
+            self._page, self._used = os.urandom(4096), 0
+        start, self._used = self._used, self._used + count
+        return self._page[start : self._used]
+
+
+_chance = _Chance()
+
+
+def _new_uid() -> str:
+    return str(uuid.UUID(bytes=_chance.take(16), version=4))
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """Time, identity and chance, as arguments: tests replace them."""
 
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    new_uid: Callable[[], str] = lambda: str(uuid.uuid4())
+    new_uid: Callable[[], str] = _new_uid
     new_suffix: Callable[[], str] = lambda: "".join(secrets.choice(_LETTERS) for _ in range(_SUFFIX))
 
     def timestamp(self) -> str:
         """Return the present as metadata writes it."""
-        return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return self.now().astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
     def generated_name(self, prefix: str) -> str:
         """Return a fresh name that starts with a prefix and fits into 63 letters."""

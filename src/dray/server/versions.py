@@ -16,7 +16,7 @@ from dray.api.conversion import convert, convert_event
 from dray.api.defaults import apply_defaults
 from dray.api.kinds import Kind
 from dray.api.reading import drop_empty, zero_of
-from dray.api.schema import SchemaError, Type, schema_of
+from dray.api.schema import STRUCT, SchemaError, Type, schema_of
 from dray.server.calls import Call
 from dray.server.reader import Object
 from dray.server.workloads import with_encoded_strings, with_template_generation
@@ -41,15 +41,43 @@ def built_in_schema(group: str, version: str, kind: str) -> Type | None:
 
 
 @cache
-def has_raw(schema: Type) -> bool:
-    """Tell whether objects of a schema may hold raw JSON."""
+def _blank(schema: Type) -> Object:
+    obj: Object = zero_of(schema)
+    return obj
 
-    def is_raw(kind: Type) -> bool:
-        while kind.element is not None:
-            kind = kind.element
+
+@cache
+def _ways_to_raw(schema: Type) -> tuple[tuple[str, ...], ...]:
+    """Return the members on the way to raw JSON, as far as they are plain structs."""
+    ways: list[tuple[str, ...]] = []
+    for field in schema.fields.values():
+        kind = field.type
+        if kind.kind == STRUCT:
+            ways += [(field.name, *rest) for rest in _ways_to_raw(kind)]
+        elif _holds_raw(kind, ()):
+            ways.append((field.name,))
+    return tuple(ways)
+
+
+def _holds_raw(kind: Type, inside: tuple[Type, ...]) -> bool:
+    while kind.element is not None:
+        kind = kind.element
+    if kind.kind != STRUCT:
         return kind.kind == "raw"
+    return kind not in inside and any(
+        _holds_raw(field.type, (*inside, kind)) for field in kind.fields.values()
+    )
 
-    return any(is_raw(field.type) for struct in schema.structs() for field in struct.fields.values())
+
+def may_hold_raw(schema: Type, obj: Object) -> bool:
+    """Tell whether an object may hold raw JSON; most claims do not."""
+    for way in _ways_to_raw(schema):
+        value: Any = obj
+        for name in way:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value:
+            return True
+    return False
 
 
 def stored_schema(kind: Kind) -> Type | None:
@@ -115,7 +143,7 @@ class Versions:
     def outgoing(self, kind: Kind, obj: Object, version: str) -> Object:
         """Return a stored object as a version shows it."""
         schema = self.stored_schema(kind)
-        shown: Object = compact_raw(obj) if schema is not None and has_raw(schema) else obj
+        shown: Object = compact_raw(obj) if schema is not None and may_hold_raw(schema, obj) else obj
         if kind.group == "events.k8s.io":
             return convert_event(shown, kind.group)
         if version == kind.storage_version:
@@ -163,9 +191,9 @@ class Versions:
         return self.schema(kind, version) or self.custom.apply_type(kind, version)
 
     def blank(self, kind: Kind, version: str) -> Object:
-        """Return what an object of a version shows when nothing is set."""
+        """Return what an object of a version shows when nothing is set; shared, not to be changed."""
         schema = self.schema(kind, version)
-        return zero_of(schema) if schema is not None else {}
+        return _blank(schema) if schema is not None else {}
 
     def stored_shape(self, kind: Kind, obj: Object, version: str) -> Object:
         """Return an object of a version in the storage version, without adding anything."""
