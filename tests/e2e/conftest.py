@@ -9,16 +9,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import peers
 
+GATES = "GenericWorkload=true,DRAWorkloadResourceClaims=true"
+
 
 @pytest.fixture(scope="session")
 def kubernetes_peer():
-    with peers.kubernetes(gates="GenericWorkload=true,DRAWorkloadResourceClaims=true") as peer:
+    with peers.kubernetes(gates=GATES) as peer:
         yield peer
 
 
 @pytest.fixture(scope="session")
 def dray_peer():
-    with peers.dray_server() as peer:
+    with peers.dray_server(gates=GATES) as peer:
         yield peer
 
 
