@@ -30,6 +30,7 @@ class UseJudge:
         self._in_use, self._held = checker.Ledger(inventory), checker.Ledger(inventory)
         self._alive = set()  # uids of pods that are bound and not finished
         self._claims = {}  # uid -> claim
+        self._histories = {}  # claim name -> what happened to it, for complaints
         self._users = {}  # pod uid -> uids of claims reserved for it
         self._waiting = []  # heap of (revision, number, resource, kind of event, object)
         self._seen = {kinds.PODS: 0, kinds.CLAIMS: 0}
@@ -89,9 +90,23 @@ class UseJudge:
         (self._alive.add if alive else self._alive.discard)(uid)
         for claim in self._users.get(uid, ()):
             self._judge(self._claims[claim])
+        if alive:
+            self.problems += self._lacks(pod)
+
+    def _lacks(self, pod):
+        """A bound pod has all its claims: allocated, and reserved for it."""
+        meta = pod["metadata"]
+        made = {each["name"]: each for each in pod["status"].get("resourceClaimStatuses") or ()}
+        ready = {self._claims[claim]["metadata"]["name"] for claim in self._users.get(meta["uid"], ())}
+        for entry in pod["spec"].get("resourceClaims") or ():
+            name = entry.get("resourceClaimName") or made.get(entry["name"], {}).get("resourceClaimName")
+            if name not in ready:
+                history = self._histories.get(name)
+                yield f"{meta['name']} is bound at {meta['resourceVersion']} without {entry}: {name} {history}"
 
     def _claim(self, claim, is_gone):
         uid = claim["metadata"]["uid"]
+        self._histories.setdefault(claim["metadata"]["name"], []).append(_glance(claim, is_gone))
         for user in _users(self._claims.pop(uid, {})):
             self._users[user].discard(uid)
         if is_gone:
@@ -111,3 +126,11 @@ class UseJudge:
 
 def _users(claim):
     return [each["uid"] for each in (claim.get("status") or {}).get("reservedFor") or ()]
+
+
+def _glance(claim, is_gone):
+    status = claim.get("status") or {}
+    devices = ",".join(each["device"] for each in checker.results_of(claim))
+    fate = "gone" if is_gone else "deleting" if "deletionTimestamp" in claim["metadata"] else ""
+    users = ",".join(each["name"] for each in status.get("reservedFor") or ())
+    return f"{claim['metadata']['resourceVersion']}:[{devices}]->[{users}]{fate}"
