@@ -39,8 +39,6 @@ AGENT_STEPS = [
     "release:called",
     "release:checkpointed",
 ]
-# One runs every time, all of them in the heavy suite.
-QUICK = {("driver", "prepare:files-written")}
 SCENARIOS = [("driver", step) for step in DRIVER_STEPS] + [("agent", step) for step in AGENT_STEPS]
 
 
@@ -101,10 +99,7 @@ class Supervisor:
 
 @pytest.mark.parametrize(
     ("role", "step"),
-    [
-        pytest.param(*scenario, marks=() if scenario in QUICK else pytest.mark.heavy, id=" ".join(scenario))
-        for scenario in SCENARIOS
-    ],
+    [pytest.param(*scenario, marks=pytest.mark.heavy, id=" ".join(scenario)) for scenario in SCENARIOS],
 )
 async def test_nothing_is_lost_when_a_process_is_killed(kubeconfig, role, step):
     node = f"node-{uuid.uuid4().hex[:6]}"

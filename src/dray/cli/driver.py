@@ -43,7 +43,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="registry directory (default: plugins_registry in --kubelet-dir)",
     )
     check.add_argument("--driver", default="", help="name of the driver (default: the first that registers)")
-    check.add_argument("--command", metavar="LINE", help="start (and kill) the driver with this command line")
+    check.add_argument(
+        "--command",
+        dest="command_line",
+        metavar="LINE",
+        help="start (and kill) the driver with this command line",
+    )
     check.add_argument("--namespace", default="default")
     check.add_argument(
         "--wait", type=float, default=30.0, metavar="SECONDS", help="patience for registration and slices"
@@ -123,7 +128,9 @@ async def _check(args: argparse.Namespace) -> int:
 
     async def start() -> None:
         nonlocal process
-        process = await asyncio.create_subprocess_exec(*shlex.split(args.command), start_new_session=True)
+        process = await asyncio.create_subprocess_exec(
+            *shlex.split(args.command_line), start_new_session=True
+        )
 
     async def kill() -> None:
         if process is not None and process.returncode is None:
@@ -140,8 +147,8 @@ async def _check(args: argparse.Namespace) -> int:
                 driver=args.driver,
                 namespace=args.namespace,
                 wait_seconds=args.wait,
-                start=start if args.command else None,
-                kill=kill if args.command else None,
+                start=start if args.command_line else None,
+                kill=kill if args.command_line else None,
             )
             outcomes = await kit.run()
     except ClientError as error:
