@@ -16,7 +16,7 @@ import uuid
 from dray.allocator import POLICIES
 from dray.api.features import KNOWN_GATES, Features
 from dray.client import Client, ClientError, LeaderElection
-from dray.control.scheduling import SchedulerOptions, SchedulingLoop
+from dray.control.scheduling import TOPOLOGY, SchedulerOptions, SchedulingLoop
 from dray.control.scheduling.probes import serve_probes
 
 
@@ -26,7 +26,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, in-cluster, ~/.kube/config")
     add("--context", metavar="NAME", help="context of the kubeconfig (default: its current one)")
     add("--name", default="dray", help="schedule pods with this spec.schedulerName (default: dray)")
-    add("--policy", default="", choices=["", *POLICIES], help="choose nodes and devices by this policy")
+    add(
+        "--policy",
+        default="",
+        choices=["", *POLICIES, TOPOLOGY],
+        help="choose nodes and devices by this policy",
+    )
     add("--feature-gates", metavar="NAME=true,…", default="", help="switch features as on kube-scheduler")
     add("--commits", type=int, default=16, metavar="N", help="pods written at the same time (default: 16)")
     add("--binding-timeout", type=float, default=600.0, metavar="SECONDS", help="wait for binding conditions")

@@ -20,7 +20,7 @@ from dray.allocator import AllocationError, Plan, Policy
 from dray.api.core import Pod
 from dray.api.meta import NodeSelector
 from dray.api.resource import AllocationResult, ResourceClaim
-from dray.scheduler import scoring
+from dray.scheduler import scoring, topology
 from dray.scheduler.amounts import Requests
 from dray.scheduler.claims import PodClaims
 from dray.scheduler.devices import Devices, kind_of
@@ -84,6 +84,7 @@ class Placer:
         neighbours: Neighbours | None = None,
         *,
         policy: Policy | None = None,
+        prefers_closeness: bool = False,  # devices of a claim behind one PCIe root, or on one NUMA node
         sample: int | None = None,
     ) -> None:
         self.state = state
@@ -91,6 +92,7 @@ class Placer:
         self.neighbours = neighbours if neighbours is not None else Neighbours(state)
         self.policy = policy
         self.sample = sample or (POLICY_SAMPLE if policy is not None else DEFAULT_SAMPLE)
+        self.prefers_closeness = prefers_closeness
         self._start = 0
 
     def place(
@@ -151,9 +153,7 @@ class Placer:
         within: int | None,
     ) -> Placement | Unplaceable:
         try:
-            plans = self.devices.plans(
-                claims.pending, kind, stages.nodes, self._start, first=self.sample, policy=self.policy
-            )
+            plans = self._plans(claims.pending, kind, stages.nodes)
         except AllocationError as error:
             message = str(error)
             return Unplaceable(
@@ -167,6 +167,20 @@ class Placer:
         best = self._best_plan(pod, shape, claims.pending, plans)
         self._start = self.state.nodes[best.node].index + 1
         return Placement(best.node, claims.pending, best.allocations)
+
+    def _plans(self, claims: Sequence[ResourceClaim], kind: bytes, nodes: int) -> tuple[Plan, ...]:
+        for name, wished in topology.wishes(claims) if self.prefers_closeness else ((b"", claims),):
+            try:
+                plans = self.devices.plans(
+                    wished, kind + name, nodes, self._start, first=self.sample, policy=self.policy
+                )
+            except AllocationError:
+                if not name:
+                    raise
+                continue  # the tie was ours, not the user's: try without
+            if plans:
+                return plans
+        return ()
 
     def _best_node(self, pod: Pod, shape: PodShape, nodes: int) -> NodeState:
         score = self._scorer(pod, shape)

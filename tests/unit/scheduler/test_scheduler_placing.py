@@ -256,3 +256,26 @@ def test_of_many_nodes_only_some_are_explained_and_the_counts_are_estimates():
         small.add(node(f"n{index}"), resource_slice(f"n{index}", "g0"))
     line = refused(small.place(pod("p"), claim("c", 2)))
     assert line == "0/200 nodes: ~200 have only one of the 2 devices wanted"
+
+
+def _gpu(name, root, numa):
+    return {
+        "name": name,
+        "attributes": {
+            "resource.kubernetes.io/pcieRoot": {"string": root},
+            "resource.kubernetes.io/numaNode": {"int": numa},
+        },
+    }
+
+
+def test_the_topology_policy_keeps_devices_together_where_it_can():
+    small = SmallCluster()
+    small.add(device_class(), node("apart"), node("close"), node("near"))
+    small.add(resource_slice("apart", _gpu("g0", "r0", 0), _gpu("g1", "r1", 1)))
+    small.add(resource_slice("near", _gpu("g0", "r0", 0), _gpu("g1", "r1", 0)))
+    small.add(resource_slice("close", _gpu("g0", "r0", 0), _gpu("g1", "r1", 1), _gpu("g2", "r1", 1)))
+    small.placer.prefers_closeness = True
+    placed = [small.run(pod(f"p{index}"), claim(f"c{index}", 2)) for index in range(3)]
+    assert [each.node for each in placed] == ["close", "near", "apart"]
+    assert [each.device for each in placed[0].allocations[0].devices.results] == ["g1", "g2"]
+    assert placed[0].claims[0] == claim("c0", 2), "the claim itself is left as it is"

@@ -3,6 +3,6 @@
 Decisions are made in the pure room `dray.scheduler`; here is only what touches a server.
 """
 
-from dray.control.scheduling.loop import SchedulerOptions, SchedulingLoop, Statistics
+from dray.control.scheduling.loop import TOPOLOGY, SchedulerOptions, SchedulingLoop, Statistics
 
-__all__ = ["SchedulerOptions", "SchedulingLoop", "Statistics"]
+__all__ = ["TOPOLOGY", "SchedulerOptions", "SchedulingLoop", "Statistics"]

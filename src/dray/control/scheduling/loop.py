@@ -43,6 +43,7 @@ from dray.scheduler import (
 
 log = logging.getLogger("dray.scheduler")
 
+TOPOLOGY = "topology"  # the policy that keeps the devices of a claim close together
 _TURN = 16  # decisions before other tasks get their turn
 _RETRY_AFTER_CONFLICT = 0.05  # seconds
 _LONGEST_RETRY = 10.0
@@ -56,7 +57,7 @@ class SchedulerOptions:
     """How the scheduler behaves; the defaults are those of the command."""
 
     name: str = "dray"
-    policy: str = ""  # empty means: kube-scheduler's way; else one of dray.allocator.POLICIES
+    policy: str = ""  # empty means: kube-scheduler's way; else TOPOLOGY or one of dray.allocator.POLICIES
     features: Features = field(default_factory=Features.default)
     max_commits: int = 16
     binding_timeout: float = 600.0
@@ -100,8 +101,15 @@ class SchedulingLoop:
         self.statistics = Statistics()
         self.is_ready = asyncio.Event()
         self.caches = Caches(client, self.options.name, self.options.features, new_uid)
-        policy: Policy | None = policy_named(self.options.policy) if self.options.policy else None
-        self.placer = Placer(self.caches.state, self.caches.devices, self.caches.neighbours, policy=policy)
+        name = self.options.policy
+        policy: Policy | None = policy_named(name) if name and name != TOPOLOGY else None
+        self.placer = Placer(
+            self.caches.state,
+            self.caches.devices,
+            self.caches.neighbours,
+            policy=policy,
+            prefers_closeness=name == TOPOLOGY,
+        )
         features, timeout = self.options.features, self.options.binding_timeout
         self.decider = Decider(self.caches, self.placer, features, now, timeout)
         self.committer = Committer(client, self.caches, features, now, timeout)
