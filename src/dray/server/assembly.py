@@ -33,6 +33,7 @@ from dray.server.custom import CustomKinds
 from dray.server.deleting import Deleter
 from dray.server.discovery import Discovery
 from dray.server.disruptions import Disruptions
+from dray.server.expiry import expire_events
 from dray.server.flow import Flow, Limits
 from dray.server.handlers import Handlers
 from dray.server.health import Health
@@ -106,6 +107,7 @@ class Cluster:
         await ensure_bootstrap_objects(self.objects, self.settings.world)
         self.custom.load()
         self._background.append(asyncio.create_task(keep_history_bounded(self.store)))
+        self._background.append(asyncio.create_task(expire_events(self.objects, self.settings.world)))
 
     async def stop(self) -> None:
         """End watches and background work, and close the store."""

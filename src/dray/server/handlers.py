@@ -69,7 +69,9 @@ class Handlers:
         route = call.route
         representation = negotiate(call.request.header("accept"))
         options = list_options(call.request, watch=False)
-        selection = parse_selection(route.kind, options, self.versions.extra_fields(route.kind))
+        selection = parse_selection(
+            route.kind, route.version, options, self.versions.extra_fields(route.kind)
+        )
         listing = await self.reader.find(route, options, selection)
         if representation.is_plain:
             return Response(200, self.reader.as_bytes(route.kind, route.version, listing))
@@ -84,7 +86,9 @@ class Handlers:
         if representation.media_type == YAML_TYPE:
             raise errors.not_acceptable(f"only the following media types are accepted: {JSON_TYPE}")
         options = list_options(call.request, watch=True)
-        selection = parse_selection(route.kind, options, self.versions.extra_fields(route.kind))
+        selection = parse_selection(
+            route.kind, route.version, options, self.versions.extra_fields(route.kind)
+        )
         show = self.shapes.for_watch(call, representation)
         stream = await self.streams.open(route, options, selection, show)
         return Response(200, stream)
@@ -130,7 +134,9 @@ class Handlers:
         representation = negotiate(call.request.header("accept"))
         selecting = list_options(call.request, watch=False)
         options = self.delete_options(call)
-        selection = parse_selection(route.kind, selecting, self.versions.extra_fields(route.kind))
+        selection = parse_selection(
+            route.kind, route.version, selecting, self.versions.extra_fields(route.kind)
+        )
         listing = await self.reader.find(route, selecting, selection)
         shown = self.reader.objects(route.kind, route.version, listing)
         for record in listing.records:

@@ -1,8 +1,8 @@
 """What a client wants to read and what it sent: Accept and Content-Type.
 
 JSON is the language of this server; YAML is JSON in other clothes. Kubernetes
-protobuf is not spoken: a client that offers JSON as well gets JSON, one that
-insists gets 406 (or 415 for a body), upon which client-go falls back.
+protobuf is read (see `protobuf`) but not written: a client that offers JSON as
+well gets JSON, one that insists gets 406.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dray.server import errors
 
 JSON_TYPE = "application/json"
 YAML_TYPE = "application/yaml"
+PROTOBUF_TYPE = "application/vnd.kubernetes.protobuf"  # read, not written
 META_GROUP = "meta.k8s.io"
 _READABLE = {JSON_TYPE: JSON_TYPE, YAML_TYPE: YAML_TYPE}
 _LISTED = ", ".join(_READABLE)
@@ -54,7 +55,10 @@ def negotiate(
         version = parameters.get("v", "")
         if as_kind in kinds and parameters.get("g") == META_GROUP and version in ("v1", "v1beta1"):
             return Representation(chosen, as_kind, version)
-    raise errors.not_acceptable(f"only the following media types are accepted: {_LISTED}")
+    problem = errors.not_acceptable(f"only the following media types are accepted: {_LISTED}")
+    if not any(media_type in _READABLE for media_type, _ in _clauses(accept)):
+        problem.details = {}  # no format at all, where others ask for a form that this kind does not have
+    raise problem
 
 
 def _clauses(accept: str) -> list[tuple[str, dict[str, str]]]:
@@ -75,9 +79,16 @@ def body_type(content_type: str) -> str:
     media_type = content_type.partition(";")[0].strip().lower()
     if not media_type:
         return JSON_TYPE
+    if media_type == PROTOBUF_TYPE:
+        return PROTOBUF_TYPE
     chosen = _READABLE.get(media_type)
     if chosen is None:
-        raise errors.unsupported_media_type(
-            f"the body of the request was in an unknown format - accepted media types include: {_LISTED}"
-        )
+        raise unsupported(media_type)
     return chosen
+
+
+def unsupported(media_type: str) -> errors.ApiError:
+    """Return 415 for a body in a format that is not read."""
+    return errors.unsupported_media_type(
+        f"the body of the request was in an unknown format - accepted media types include: {_LISTED}"
+    )

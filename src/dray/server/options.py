@@ -8,7 +8,7 @@ as it checks them (422 with the option's name as field).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dray.api.validation.fields import (
@@ -82,6 +82,9 @@ def list_options(request: Request, *, watch: bool) -> ListOptions:
     problems = _watch_problems(options) if watch else _list_problems(options)
     if problems:
         raise errors.invalid(META_GROUP, "ListOptions", "", problems)
+    if watch and send_initial is None and options.resource_version in ("", "0"):
+        # Watches that begin with the state are watch lists, even if they do not know the word.
+        return replace(options, send_initial_events=True)
     return options
 
 

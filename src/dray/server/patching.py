@@ -36,7 +36,7 @@ from dray.server.patches import (
 )
 from dray.server.reader import Object
 from dray.server.requests import Response
-from dray.server.strategic import StrategicPatchError, apply_strategic_patch
+from dray.server.strategic import StrategicPatchError, apply_strategic_patch, as_go
 from dray.server.versions import Versions
 
 JSON_PATCH = "application/json-patch+json"
@@ -207,5 +207,5 @@ def _rebuilt(value: Any) -> Any:
 
 
 def _refused(patch: Any, why: str) -> errors.ApiError:
-    problem = invalid("patch", str(patch)[:1024], why)
+    problem = invalid("patch", as_go(patch)[:4096], why)
     return errors.invalid("", "", "", [problem])

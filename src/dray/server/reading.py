@@ -137,6 +137,9 @@ class ListReader:
         return [show(kind, self._objects.decoded(kind, record), version) for record in listing.records]
 
     def _items(self, kind: Kind, version: str, records: list[Record]) -> list[bytes]:
+        if self._versions.items_carry_kind(kind):
+            show = self._versions.outgoing
+            return [encode(show(kind, self._objects.decoded(kind, record), version)) for record in records]
         if self._versions.is_stored_form(kind, version):
             skip = len(self._objects.opening(kind))
             return [b"{" + record.value[skip:] for record in records]

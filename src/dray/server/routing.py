@@ -10,7 +10,7 @@ known path does not have.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dray.api.kinds import Kind
 from dray.server import errors
@@ -34,6 +34,7 @@ class ResourcePath:
     name: str = ""
     subresource: str = ""
     rest: tuple[str, ...] = ()  # what follows a subresource (proxy paths)
+    watch: bool = False  # an old path that begins with /watch/
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,13 @@ def split_path(path: str) -> ResourcePath | None:
         group, version, parts = parts[1], parts[2], parts[3:]
     else:
         return None
+    if parts[:1] == ["watch"]:
+        found = _split_inner(group, version, parts[1:])
+        return replace(found, watch=True)
+    return _split_inner(group, version, parts)
+
+
+def _split_inner(group: str, version: str, parts: list[str]) -> ResourcePath:
     namespace = ""
     if len(parts) >= 2 and parts[0] == "namespaces":
         is_own = not group and (len(parts) == 2 or parts[2] in _OWN_SUBRESOURCES_OF_NAMESPACES)
@@ -78,6 +86,8 @@ def _tail(parts: list[str]) -> tuple[str, str, tuple[str, ...]]:
 
 def verb_of(request: Request, path: ResourcePath) -> str:
     """Return the API verb of a request; "" for methods that have none."""
+    if path.watch:
+        return "watch" if request.method == "GET" else ""
     if path.subresource:
         return _SUBRESOURCE_VERBS.get(request.method, "")
     if path.name:

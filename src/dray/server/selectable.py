@@ -84,18 +84,31 @@ class Selection:
 
 
 def parse_selection(
-    kind: Kind, options: ListOptions, extra_fields: frozenset[str] = frozenset()
+    kind: Kind, version: str, options: ListOptions, extra_fields: frozenset[str] = frozenset()
 ) -> Selection:
     """Parse the selectors of a request; raises 400 for what the kind does not offer."""
-    known = _FIELDS.get((kind.group, kind.plural), _EVERY) | extra_fields
     labels = parse_label_selector(options.label_selector) if options.label_selector else ()
     if not options.field_selector:
         return Selection(labels)
-    return Selection(labels, parse_field_selector(options.field_selector, _membership(known)))
+    return Selection(
+        labels, parse_field_selector(options.field_selector, _judge(kind, version, extra_fields))
+    )
 
 
-def _membership(known: frozenset[str]) -> Callable[[str], bool]:
-    return lambda field: field in known
+def _judge(kind: Kind, version: str, extra_fields: frozenset[str]) -> Callable[[str], str]:
+    own = _FIELDS.get((kind.group, kind.plural))
+    known = (own or _EVERY) | extra_fields
+
+    def why_not(field: str) -> str:
+        if field in known:
+            return ""
+        if own is None:
+            return f'"{field}" is not a known field selector: only "metadata.name", "metadata.namespace"'
+        if kind.plural == "resourceslices":
+            return f"field label not supported for {kind.api_version(version)}, Kind={kind.kind}: {field}"
+        return f"field label not supported: {field}"
+
+    return why_not
 
 
 def _value(obj: dict[str, Any], field: str) -> str:

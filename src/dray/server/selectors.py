@@ -169,8 +169,8 @@ class FieldRequirement(NamedTuple):
 FieldSelector = tuple[FieldRequirement, ...]
 
 
-def parse_field_selector(text: str, is_known: Callable[[str], bool]) -> FieldSelector:
-    """Parse a field selector; refuses fields that the kind does not offer."""
+def parse_field_selector(text: str, why_not: Callable[[str], str]) -> FieldSelector:
+    """Parse a field selector; `why_not` says why the kind does not offer a field, "" if it does."""
     requirements: list[FieldRequirement] = []
     for part in _split_unescaped(text):
         if not part:
@@ -179,10 +179,11 @@ def parse_field_selector(text: str, is_known: Callable[[str], bool]) -> FieldSel
         if operator is None:
             raise errors.bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
         field, _, value = part.partition(operator)
-        if not is_known(field):
-            raise errors.bad_request(
-                f"field label not supported: {field}" if field else f"invalid selector: '{text}'"
-            )
+        if not field and not value:
+            continue  # "=" alone selects everything
+        refusal = why_not(field)
+        if refusal:
+            raise errors.bad_request(refusal)
         requirements.append(FieldRequirement(field, _unescape(value), operator != "!="))
     return tuple(requirements)
 

@@ -126,7 +126,7 @@ class ApiServer:
         pinned: tuple[tuple[str, str, str], ...] = fields
         if selector and verb in ("list", "watch", "deletecollection"):
             try:
-                parsed = parse_field_selector(selector, lambda _: True)
+                parsed = parse_field_selector(selector, lambda _: "")
             except errors.ApiError:
                 parsed = ()  # refused later, with its own error
             pinned = tuple((part.field, "=" if part.equal else "!=", part.value) for part in parsed)

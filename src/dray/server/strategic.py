@@ -91,7 +91,7 @@ def _directed_map(patch: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in patch.items() if key != _DIRECTIVE}
     if directive == "delete":
         return {}
-    raise StrategicPatchError(f"unknown patch type: {directive} in map: {_as_go(patch)}")
+    raise StrategicPatchError(f"unknown patch type: {directive} in map: {as_go(patch)}")
 
 
 def _retained(original: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
@@ -142,13 +142,13 @@ def _specials(current: list[Any], value: list[Any], key: str) -> tuple[list[Any]
         elif directive == "replace":
             replaced = True
         else:
-            raise StrategicPatchError(f"unknown patch type: {directive} in map: {_as_go(item)}")
+            raise StrategicPatchError(f"unknown patch type: {directive} in map: {as_go(item)}")
     return (wanted, []) if replaced else (server, wanted)
 
 
 def _key_of(item: JSON, key: str) -> JSON:
     if not isinstance(item, dict) or key not in item:
-        raise NoMergeKey(f"map: {_as_go(item)} does not contain declared merge key: {key}")
+        raise NoMergeKey(f"map: {as_go(item)} does not contain declared merge key: {key}")
     return item[key]
 
 
@@ -213,13 +213,13 @@ def _inner(field: Field | None, schema: Type | None) -> Type | None:
     return field.type
 
 
-def _as_go(value: JSON) -> str:
+def as_go(value: JSON) -> str:
     """Print a value the way the reference does in its messages."""
     if isinstance(value, dict):
-        inner = " ".join(f"{key}:{_as_go(value[key])}" for key in sorted(value))
+        inner = " ".join(f"{key}:{as_go(value[key])}" for key in sorted(value))
         return f"map[{inner}]"
     if isinstance(value, list):
-        return "[" + " ".join(_as_go(item) for item in value) + "]"
+        return "[" + " ".join(as_go(item) for item in value) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
     return "<nil>" if value is None else str(value)

@@ -213,6 +213,7 @@ class _Stream:
 
     @staticmethod
     def _next_bookmark(now: float, end: float) -> float:
+        """Return when to send the next one: about every minute, and once shortly before the end."""
         usual = now + BOOKMARK_SECONDS * random.uniform(0.75, 1.0)
         last = end - LAST_BOOKMARK_BEFORE_END
         return min(usual, last) if last > now else end
