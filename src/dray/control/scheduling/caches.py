@@ -19,6 +19,7 @@ from dray.api.features import Features
 from dray.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dray.client import Client, Informer, key_of
 from dray.client import resources as kinds
+from dray.control.scheduling.rivals import Rivals
 from dray.scheduler import (
     Booking,
     ClusterState,
@@ -31,8 +32,6 @@ from dray.scheduler import (
     Wish,
     claim_keys,
 )
-
-DeviceKey = tuple[str, str, str]  # driver, pool, device
 
 COMPANY_FOR = 60.0  # seconds that we stay careful after another scheduler was seen
 MAX_FOREIGN_WISHES = 12  # waiting claims of others to leave room for
@@ -60,9 +59,7 @@ class Caches:
             str, str
         ] = {}  # pod uid -> node, from the decision until the server says it is bound
         self.committing: set[str] = set()  # uids of pods whose writes are under way
-        self.holders: dict[DeviceKey, dict[str, int]] = defaultdict(
-            dict
-        )  # exclusive device -> claim uid -> revision
+        self.rivals = Rivals()
         self.foreign_claims: set[str] = set()  # uids of claims that other schedulers allocated
         self.last_foreign = float("-inf")  # loop time of the last such allocation
         self.last_foreign_claim: ResourceClaim | None = None
@@ -137,6 +134,7 @@ class Caches:
         self.wake(Help.NODES)
 
     def _slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        self.rivals.set_slice(old, new)
         if new is None:
             assert old is not None
             self.devices.delete_slice(old.metadata.name)
@@ -181,7 +179,7 @@ class Caches:
             assert old is not None
             freed = self.devices.delete_claim(old)
             self._note_foreign(old, None)
-            self._note_holder(old, None)
+            self.rivals.set_claim(old, None)
             booking = self.bookings.pop(old.metadata.uid, None)
             if booking is not None:
                 booking.cancel()
@@ -189,8 +187,7 @@ class Caches:
         else:
             self._note_foreign(old, new)
             freed = self.devices.set_claim(new, old)
-            if old is None or old.status.allocation is not new.status.allocation:
-                self._note_holder(old, new)
+            self.rivals.set_claim(old, new)
             if new.status.allocation is not None:
                 # The booking in flight and the claim's own would both count: one must go.
                 booking = self.bookings.pop(new.metadata.uid, None)
@@ -226,41 +223,14 @@ class Caches:
         found = (self.claims.get(key) for key in self.claims_by_consumer.get(uid, ()))
         return [claim for claim in found if claim is not None]
 
-    def _note_holder(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        """Keep track of who holds exclusive devices, with the revision at which they got them."""
-        fresh = int(new.metadata.resource_version or 0) if new is not None else 0
-        for claim, revision in ((old, None), (new, fresh)):
-            if claim is None or claim.status.allocation is None:
-                continue
-            for result in claim.status.allocation.devices.results:
-                if result.admin_access or result.share_id is not None:
-                    continue
-                holders = self.holders[result.driver, result.pool, result.device]
-                if revision is None:
-                    holders.pop(claim.metadata.uid, None)
-                else:
-                    holders.setdefault(claim.metadata.uid, revision)
-
     def rival(self, claim: ResourceClaim, *, later_foreign: bool = False) -> str | None:
-        """Return a device of the claim that another claim was given first, if there is one.
+        """Return what of the claim's allocation another claim was given first, if anything.
 
         Call when the informer has seen the claim's own allocation: by then it has seen every
         write that came before, so "no rival" is a fact and not a hope. With `later_foreign`, claims
         of other schedulers count even when they came later: those do not know how to yield.
         """
-        if claim.status.allocation is None:
-            return None
-        uid = claim.metadata.uid
-        for result in claim.status.allocation.devices.results:
-            key = (result.driver, result.pool, result.device)
-            holders = self.holders.get(key, {})
-            own = holders.get(uid)
-            if own is None:
-                continue
-            for other, revision in holders.items():
-                if other != uid and (revision < own or (later_foreign and other in self.foreign_claims)):
-                    return "/".join(key)
-        return None
+        return self.rivals.conflict(claim, self.foreign_claims if later_foreign else ())
 
     def _note_foreign(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         """Remember claims that other schedulers allocate while we are at work."""
@@ -278,12 +248,9 @@ class Caches:
         self.foreign_claims.add(new.metadata.uid)
         self.last_foreign = asyncio.get_running_loop().time()
         self.last_foreign_claim = new
-        for result in allocation.devices.results:
-            if result.admin_access or result.share_id is not None:
-                continue
-            for uid in self.holders.get((result.driver, result.pool, result.device), {}):
-                if uid != new.metadata.uid and uid not in self.foreign_claims:
-                    self.on_late_rival(uid, new)
+        for uid in self.rivals.others(allocation, new.metadata.uid):
+            if uid not in self.foreign_claims:
+                self.on_late_rival(uid, new)
 
     def has_company(self) -> bool:
         """Whether another scheduler is at work on claims, or was lately."""

@@ -219,7 +219,7 @@ class Committer:
             rival = self.caches.rival(claim, later_foreign=True) if claim is not None else None
         if claim is not None and rival is not None:
             await self.deallocate(claim)
-            raise CommitFailed(f"device {rival} was given to another claim, too", is_conflict=True)
+            raise CommitFailed(f"{rival} was given to another claim, too", is_conflict=True)
 
     async def _reserve(self, claim: ResourceClaim, consumer: Consumer, trail: _Trail) -> None:
         """Join the consumers of an allocated claim; a merge by uid needs no revision."""
