@@ -103,6 +103,7 @@ class Client:
             endpoint.server,
             tls=endpoint.tls,
             headers=endpoint.headers,
+            token_file=endpoint.token_file,
             connections=connections,
             user_agent=user_agent,
         )

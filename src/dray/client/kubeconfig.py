@@ -34,6 +34,7 @@ class Endpoint:
     token: str | None = None
     basic: str | None = None  # user:password, base64
     namespace: str = "default"
+    token_file: Path | None = None  # where the token is renewed; it must be read again and again
 
     @property
     def headers(self) -> dict[str, str]:
@@ -70,7 +71,7 @@ def load_in_cluster(folder: Path = IN_CLUSTER) -> Endpoint:
     except OSError as error:
         raise KubeconfigError(f"cannot read the service account in {folder}: {error}") from error
     address = f"[{host}]" if ":" in host else host
-    return Endpoint(f"https://{address}:{port}", tls, token, namespace=namespace)
+    return Endpoint(f"https://{address}:{port}", tls, token, namespace=namespace, token_file=folder / "token")
 
 
 def load_kubeconfig(path: str | os.PathLike[str], context: str | None = None) -> Endpoint:
@@ -111,13 +112,17 @@ def _entry(config: Mapping[str, Any], kind: str, name: str, path: Path) -> Any:
 def _endpoint(cluster: Mapping[str, Any], user: Mapping[str, Any], namespace: str, path: Path) -> Endpoint:
     server = str(cluster["server"])
     token = user.get("token")
-    if not token and user.get("tokenFile"):
-        token = (path.parent / user["tokenFile"]).read_text().strip()
+    token_file = path.parent / str(user["tokenFile"]) if not token and user.get("tokenFile") else None
+    if token_file is not None:
+        try:
+            token = token_file.read_text().strip()
+        except OSError as error:
+            raise KubeconfigError(f"kubeconfig {path}: cannot read tokenFile: {error}") from error
     basic = None
     if user.get("username") is not None and user.get("password") is not None:
         basic = base64.b64encode(f"{user['username']}:{user['password']}".encode()).decode()
     tls = _tls_context(cluster, user, path) if server.startswith("https:") else None
-    return Endpoint(server, tls, token, basic, namespace)
+    return Endpoint(server, tls, token, basic, namespace, token_file)
 
 
 def _tls_context(cluster: Mapping[str, Any], user: Mapping[str, Any], path: Path) -> ssl.SSLContext:

@@ -14,6 +14,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from dray.client.errors import TransportError
 from dray.client.wire import Connection, ConnectionLost, open_connection
 
 JSON = "application/json"
+_TOKEN_AGE = 60.0  # seconds
 _KEEP_IDLE = 60.0  # seconds; API servers close idle connections after 90
 
 
@@ -78,6 +80,7 @@ class HttpTransport:
         *,
         tls: ssl.SSLContext | None = None,
         headers: Mapping[str, str] | None = None,
+        token_file: Path | None = None,  # a bearer token that somebody renews, as in a pod
         connections: int = 64,
         user_agent: str = "dray",
     ) -> None:
@@ -88,13 +91,14 @@ class HttpTransport:
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
         self._prefix = parts.path.rstrip("/")
-        lines = {
+        self._lines = {
             "Host": parts.netloc.rpartition("@")[2],
             "User-Agent": user_agent,
             "Accept": JSON,
             **(headers or {}),
         }
-        self._head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        self._token_file, self._token_read = token_file, float("-inf")
+        self._head = _spell_headers(self._lines)
         self._free = asyncio.Semaphore(connections)
         self._idle: list[Connection] = []
         self._streams: set[Connection] = set()
@@ -162,7 +166,20 @@ class HttpTransport:
             self._streams.discard(connection)
             connection.close()
 
+    def _renew_token(self) -> None:
+        """Read the token again once a minute; an unreadable file leaves the old one in place."""
+        now = asyncio.get_running_loop().time()
+        if self._token_file is None or now - self._token_read < _TOKEN_AGE:
+            return
+        self._token_read = now
+        try:
+            self._lines["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
+        except OSError:
+            return
+        self._head = _spell_headers(self._lines)
+
     def _spell(self, request: Request) -> bytes:
+        self._renew_token()
         lines = f"{request.method} {self._prefix}{request.target} HTTP/1.1\r\n{self._head}"
         for name, value in request.headers.items():
             lines += f"{name}: {value}\r\n"
@@ -187,3 +204,7 @@ class HttpTransport:
             connection.close()
         self._idle.clear()
         await asyncio.sleep(0)
+
+
+def _spell_headers(lines: Mapping[str, str]) -> str:
+    return "".join(f"{name}: {value}\r\n" for name, value in lines.items())

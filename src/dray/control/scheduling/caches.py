@@ -17,7 +17,7 @@ from dray.allocator import World
 from dray.api.core import Namespace, Node, Pod, PodDisruptionBudget, PodGroup
 from dray.api.features import Features
 from dray.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from dray.client import Client, Informer, key_of
+from dray.client import Client, Forbidden, Informer, NotFound, Resource, key_of
 from dray.client import resources as kinds
 from dray.control.scheduling.rivals import Rivals
 from dray.scheduler import (
@@ -44,6 +44,7 @@ class Caches:
     def __init__(
         self, client: Client, scheduler_name: str, features: Features, new_share_id: Callable[[], str]
     ) -> None:
+        self._client = client
         self.scheduler_name = scheduler_name
         self.state = ClusterState()
         self.devices = Devices(World(features, new_share_id=new_share_id), self.state)
@@ -97,6 +98,9 @@ class Caches:
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Fill all caches; hardware first, claims before pods, so that nothing is judged half-known."""
+        self.taint_rules.resource = await _served(
+            self._client, kinds.TAINT_RULES, "v1", "v1beta2", "v1alpha3"
+        )
         self.nodes.add_handler(self._node_changed)
         self.classes.add_handler(self._class_changed)
         self.slices.add_handler(self._slice_changed)
@@ -363,6 +367,17 @@ class Caches:
             if new.spec.scheduler_name == self.scheduler_name:
                 self.on_pod_gone(new)
             self.wake(Help.NEIGHBOURS)
+
+
+async def _served(client: Client, resource: Resource, *versions: str) -> Resource:
+    """Return the resource in the first version that the server has; the first one when it has none."""
+    for version in versions:
+        try:
+            await client.list(resource.at(version), limit=1)
+            return resource.at(version)
+        except (NotFound, Forbidden):
+            continue
+    return resource
 
 
 def _ignore(_: Pod) -> None:
