@@ -13,7 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-BENCHES = ["allocator", "scheduler", "server", "sim"]  # those that do not exist (yet) are skipped
+BENCHES = ["allocator", "scheduler", "scheduling", "server", "node", "sim"]  # those that do not exist (yet) are skipped
 REPORT = Path(__file__).resolve().parent.parent / "BENCHMARKS.md"
 HEAD = "# Benchmarks\n\nMeasured by `make bench`; every section says how.\n"
 
