@@ -326,7 +326,7 @@ class System:
         await asyncio.Event().wait()
 
     async def stop(self) -> None:
-        """Stop the parts, nodes first and the server last."""
+        """Stop the parts, nodes first and the server last, then what runs in containers."""
         self._stopping = True
         for part in reversed(self.parts):
             process = part.process
@@ -344,7 +344,16 @@ class System:
         for watcher in self._watchers:
             watcher.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
+        await self._end_containers()
         (self.plan.data / STATE_FILE).unlink(missing_ok=True)
+
+    async def _end_containers(self) -> None:
+        from dray.sim.containers import end_containers
+
+        try:
+            await end_containers(self.plan.data / "nodes", self.plan.runtime)
+        except (OSError, ValueError) as error:
+            log.warning("containers may be left below %s: %s", self.plan.data / "nodes", error)
         nodes = self.plan.data / "nodes"
         link = short_path(nodes)
         if link != nodes:
