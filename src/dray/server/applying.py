@@ -133,7 +133,8 @@ class Applier:
             raise errors.bad_request(
                 f"invalid object type: {value.get('apiVersion')}, Kind={value.get('kind')}"
             )
-        if (value.get("metadata") or {}).get("managedFields") is not None:
+        metadata = value.get("metadata")
+        if isinstance(metadata, dict) and metadata.get("managedFields") is not None:
             raise errors.bad_request("metadata.managedFields must be nil")
         self._check(call, value)
         config: Object = _sealed(value, self._handlers.versions.schema(route.kind, route.version))
