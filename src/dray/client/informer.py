@@ -87,8 +87,9 @@ class Informer(Generic[T]):
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._revision = ""
-        event_type: Any = WatchEvent
-        self._decode = decoder_of(event_type[view]).decode
+        generic: Any = WatchEvent
+        self._event_type = generic[view]
+        self._decode = decoder_of(self._event_type).decode
 
     # --- reading --------------------------------------------------------------
 
@@ -152,15 +153,13 @@ class Informer(Generic[T]):
         # Revision 0 lets the server answer from its cache; after a 410 that could be
         # older than what we have seen, so then ask for the newest.
         revision = None if self.has_synced else "0"
-        kind = msgspec.Raw if self._raw_by_key is not None else self._view
-        answer: ListOf[Any] = await self._client.list(
-            self.resource,
-            self._namespace,
-            view=kind,
-            limit=self._page_size,
-            resourceVersion=revision,
-            **self._query,
-        )
+        query = {"limit": self._page_size, "resourceVersion": revision, **self._query}
+        kind: Any = msgspec.Raw if self._raw_by_key is not None else self._view
+        try:
+            answer: ListOf[Any] = await self._client.list(self.resource, self._namespace, view=kind, **query)
+        except msgspec.ValidationError:
+            # Some object does not fit the view: take them one by one.
+            answer = await self._client.list(self.resource, self._namespace, view=msgspec.Raw, **query)
         self.is_available = True
         self.relists += 1
         self._replace(answer.items)
@@ -173,7 +172,13 @@ class Informer(Generic[T]):
         raws: dict[str, bytes] = {}
         for entry in found:
             if isinstance(entry, msgspec.Raw):
-                item = decoder_of(self._view).decode(entry)
+                try:
+                    item = decoder_of(self._view).decode(entry)
+                except msgspec.ValidationError:
+                    event = self._decode_anyway(b'{"type":"LISTED","object":' + bytes(entry) + b"}")
+                    if event is None:
+                        continue
+                    item = event.object
                 raws[key_of(item.metadata)] = bytes(entry)
             else:
                 item = entry
@@ -197,7 +202,12 @@ class Informer(Generic[T]):
             # Only its revision counts; the rest is an empty object that need not fit the view.
             self._revision = revision_of(line) or self._revision
             return
-        event = self._decode(line)
+        try:
+            event = self._decode(line)
+        except msgspec.ValidationError:
+            event = self._decode_anyway(line)
+            if event is None:
+                return
         item = event.object
         meta = item.metadata
         kind = event.type
@@ -213,6 +223,15 @@ class Informer(Generic[T]):
             self._store(key, item, line)
         # After the handlers: a handler that raises is a bug, and must not be skipped over.
         self._revision = meta.resource_version or revision_of(line)
+
+    def _decode_anyway(self, line: bytes) -> Any:
+        """Decode an event whose object has nulls where lists should be; give up on what makes no sense."""
+        try:
+            return msgspec.convert(_without_nulls(msgspec.json.decode(line)), self._event_type)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            log.warning("%s: an object cannot be read and is ignored: %s", self.resource.plural, error)
+            self._revision = revision_of(line) or self._revision
+            return None
 
     def _store(self, key: str, item: T, line: bytes | None) -> None:
         old = self.items.get(key)
@@ -244,3 +263,12 @@ def _object_text(line: bytes) -> bytes:
     if not line.startswith(b'{"type":') or start < 0:
         return line
     return line[start + 9 : line.rindex(b"}")]
+
+
+def _without_nulls(value: Any) -> Any:
+    """Drop nulls: in the API they mean the same as nothing."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value if each is not None]
+    return value

@@ -213,3 +213,20 @@ async def test_repeated_events_are_counted_not_repeated():
 async def test_the_raw_text_needs_to_be_asked_for():
     with pytest.raises(ValueError, match="keep_raw"):
         Informer(SmallApi().client(), kinds.NODES, Node).raw("a")
+
+
+async def test_nulls_where_lists_should_be_are_nothing_and_nonsense_is_ignored():
+    api = SmallApi()
+    client = api.client()
+    await client.create(
+        kinds.NODES, {"metadata": {"name": "a", "finalizers": None}, "spec": {"taints": None}}
+    )
+    await client.create(kinds.NODES, {"metadata": {"name": "odd"}, "spec": {"taints": "many"}})
+    async with following(api) as (informer, follower):
+        assert set(informer.items) == {"a"}
+        await client.create(kinds.NODES, {"metadata": {"name": "odder"}, "spec": 7})
+        await client.create(
+            kinds.NODES, {"metadata": {"name": "b", "labels": None}, "spec": {"taints": None}}
+        )
+        await until(lambda: "b" in follower.items)
+        assert set(informer.items) == {"a", "b"}
