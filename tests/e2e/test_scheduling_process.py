@@ -1,0 +1,89 @@
+"""The command `dray scheduler` as a process: ready line, probes, standing by, errors."""
+
+import asyncio
+import re
+import subprocess
+import sys
+import urllib.request
+
+from clusters import Cluster
+
+
+def start(peer, name, *flags):
+    """Start the command; returns the process, which says `ready` on its standard output."""
+    command = [
+        sys.executable,
+        "-m",
+        "dray",
+        "scheduler",
+        "--kubeconfig",
+        str(peer.kubeconfig),
+        "--name",
+        name,
+        *flags,
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+async def line(process, pattern):
+    """Wait for a line of output that matches."""
+    while True:
+        text = await asyncio.wait_for(asyncio.to_thread(process.stdout.readline), 30)
+        assert text, f"the process ended with {process.wait()}"
+        found = re.search(pattern, text)
+        if found:
+            return found
+
+
+async def test_the_command_schedules_and_tells_its_numbers(peer):
+    async with Cluster(peer) as cluster:
+        await cluster.node("a")
+        process = start(peer, cluster.scheduler_name, "--probe-port", "0")
+        try:
+            port = (await line(process, r"probes on port (\d+)"))[1]
+            await line(process, "ready: scheduling pods")
+            await cluster.pod("p", nodeSelector={"case": cluster.namespace})
+            assert await cluster.bound("p") == "a"
+
+            def read(path):
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+                    return answer.read().decode()
+
+            assert await asyncio.to_thread(read, "/readyz") == "ok"
+            assert "dray_scheduler_bound_total 1" in await asyncio.to_thread(read, "/metrics")
+        finally:
+            process.terminate()
+            assert await asyncio.to_thread(process.wait, 10) == 0
+            process.stdout.close()
+
+
+async def test_a_standby_takes_over_when_the_leader_ends(peer):
+    async with Cluster(peer) as cluster:
+        await cluster.node("a")
+        flags = ["--leader-elect", "--leader-namespace", cluster.namespace]
+        first = start(peer, cluster.scheduler_name, *flags)
+        await line(first, "ready")
+        second = start(peer, cluster.scheduler_name, *flags)
+        try:
+            await line(second, "standing by")
+            first.terminate()
+            assert await asyncio.to_thread(first.wait, 10) == 0
+            await line(second, "ready")
+            await cluster.pod("p", nodeSelector={"case": cluster.namespace})
+            assert await cluster.bound("p") == "a"
+        finally:
+            for process in (first, second):
+                process.kill()
+                process.wait()
+                process.stdout.close()
+
+
+def test_mistakes_are_answered_with_one_line(tmp_path):
+    command = [sys.executable, "-m", "dray", "scheduler", "--kubeconfig", str(tmp_path / "none")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: cannot read kubeconfig") and done.stderr.count("\n") == 1
+    done = subprocess.run(
+        [*command, "--feature-gates", "Nope=true"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1 and "cannot read gate 'Nope=true'" in done.stderr
