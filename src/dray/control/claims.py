@@ -89,13 +89,16 @@ def claims_to_make(
 ) -> tuple[list[PodResourceClaim], dict[str, str]]:
     """Split template entries into those that need a claim and those whose claim exists (entry -> name).
 
-    `recorded` is what the status says (None: no claim needed); `owned` are the live
-    claims of this owner. A claim made earlier whose name was never recorded is found
-    by its annotation; a recorded claim that is gone or not ours is made anew.
+    `recorded` is what the status says (None: no claim needed); `owned` are the claims of this
+    owner. A claim made earlier whose name was never recorded is found by its annotation; a
+    recorded claim that is gone or not ours is made anew. One that is only being deleted still
+    is the pod's claim: as long as the pod uses it, it stays.
     """
-    by_name = {claim.metadata.name: claim for claim in owned if claim.metadata.deletion_timestamp is None}
+    by_name = {claim.metadata.name: claim for claim in owned}
     by_entry = {
-        (claim.metadata.annotations or {}).get(POD_CLAIM_ANNOTATION): claim for claim in by_name.values()
+        (claim.metadata.annotations or {}).get(POD_CLAIM_ANNOTATION): claim
+        for claim in by_name.values()
+        if claim.metadata.deletion_timestamp is None
     }
     missing: list[PodResourceClaim] = []
     found: dict[str, str] = {}
@@ -133,6 +136,7 @@ class ClaimController(Controller):
         self.groups = caches.of(POD_GROUPS, PodGroup, optional=True)
         self._claims_by_owner: dict[str, dict[str, ResourceClaim]] = {}  # owner uid -> claim key -> claim
         self._pods_by_template: dict[str, set[str]] = {}  # template key -> pod keys that wait for it
+        self._pods_by_group: dict[str, set[str]] = {}  # group key -> keys of its pods
         self._waiting_for_claim: dict[str, set[str]] = {}  # claim key -> bound pods that want it reserved
 
     def watch(self) -> None:
@@ -140,9 +144,7 @@ class ClaimController(Controller):
         self.claims.add_handler(self._claim_changed)
         self.pods.add_handler(self._pod_changed)
         self.templates.add_handler(self._template_changed)
-        self.groups.add_handler(
-            lambda _old, new: self.enqueue(f"group:{key_of(new.metadata)}") if new else None
-        )
+        self.groups.add_handler(self._group_changed)
 
     def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         for claim in (old, new):
@@ -170,9 +172,30 @@ class ClaimController(Controller):
                 if owner.kind == "Pod":
                     self.enqueue(f"pod:{current.metadata.namespace}/{owner.name}")
 
+    def _group_changed(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        group = new or old
+        assert group is not None
+        key = key_of(group.metadata)
+        if new is not None:
+            self.enqueue(f"group:{key}")
+            # Its pods may have waited for the group, or for the names of its claims.
+            for pod_key in self._pods_by_group.get(key, ()):
+                self.enqueue(f"pod:{pod_key}")
+        else:
+            # What the group had reserved is free.
+            for claim_key, claim in self.claims.items.items():
+                if any(user.uid == group.metadata.uid for user in claim.status.reserved_for):
+                    self.enqueue(f"claim:{claim_key}")
+
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
         assert pod is not None
+        group = pod.spec.scheduling_group
+        if group is not None and group.pod_group_name:
+            members = self._pods_by_group.setdefault(
+                f"{pod.metadata.namespace}/{group.pod_group_name}", set()
+            )
+            (members.discard if new is None else members.add)(key_of(pod.metadata))
         if not pod.spec.resource_claims and pod.status.extended_resource_claim_status is None:
             return
         key = key_of(pod.metadata)
@@ -213,10 +236,12 @@ class ClaimController(Controller):
         pod = self.pods.get(key)
         if pod is None or pod.metadata.deletion_timestamp is not None or is_done(pod):
             return None
+        if pod.spec.scheduling_group is not None and self.groups.is_available and self._group_of(pod) is None:
+            return None  # which claims are the group's, only the group can tell; its arrival wakes us
         group_entries = self._entries_shared_with_group(pod)
         own_entries = [entry for entry in pod.spec.resource_claims if entry.name not in group_entries]
         recorded = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
-        owned = self._claims_by_owner.get(pod.metadata.uid, {}).values()
+        owned = await self._claims_owned_by(pod.metadata)
         missing, found = claims_to_make(own_entries, recorded, owned)
         for entry in missing:
             name = await self._make(entry, pod.metadata, "Pod", "v1", key)
@@ -230,6 +255,18 @@ class ClaimController(Controller):
             statuses = {**recorded, **found}
             await self._record(pod, statuses)
         return await self._reserve_for_bound_pod(pod)
+
+    async def _claims_owned_by(self, owner: ObjectMeta) -> list[ResourceClaim]:
+        """Return the owner's claims, ones we have just made included."""
+        book = self._claims_by_owner.get(owner.uid, {})
+        for key, claim in list(book.items()):
+            if key not in self.claims.items:
+                # Made by us and not seen yet, or deleted before its creation was answered: ask.
+                name, namespace = claim.metadata.name, claim.metadata.namespace
+                found = await ignoring_absence(self.client.get(CLAIMS, name, namespace, view=ResourceClaim))
+                if found is None or found.metadata.uid != claim.metadata.uid:
+                    book.pop(key, None)
+        return list(book.values())
 
     def _entries_shared_with_group(self, pod: Pod) -> dict[str, str | None]:
         """Return the pod's claim entries that its group owns: entry -> claim name, None while not made."""
@@ -304,7 +341,7 @@ class ClaimController(Controller):
         recorded = {
             status.name: status.resource_claim_name for status in group.status.resource_claim_statuses
         }
-        owned = self._claims_by_owner.get(group.metadata.uid, {}).values()
+        owned = await self._claims_owned_by(group.metadata)
         missing, found = claims_to_make(group.spec.resource_claims, recorded, owned)
         for entry in missing:
             name = await self._make(entry, group.metadata, "PodGroup", POD_GROUPS.api_version, None)
@@ -321,9 +358,6 @@ class ClaimController(Controller):
             await self.client.patch(
                 POD_GROUPS, group.metadata.name, patch, group.metadata.namespace, subresource="status"
             )
-            for pod_key, pod in self.pods.items.items():
-                if self._group_of(pod) is group:
-                    self.enqueue(f"pod:{pod_key}")
         return None
 
     # --- reserving for pods that were bound without a scheduler -----------------
@@ -431,6 +465,11 @@ class ClaimController(Controller):
             if owner.kind != "Pod" or not owner.controller:
                 continue
             pod = self.pods.get(f"{claim.metadata.namespace}/{owner.name}")
+            if pod is not None and pod.metadata.uid != owner.uid:
+                # Replaced, or our cache shows the predecessor: only the server knows.
+                pod = await ignoring_absence(
+                    self.client.get(PODS, owner.name, claim.metadata.namespace, view=Pod)
+                )
             if pod is not None and (pod.metadata.uid != owner.uid or is_done(pod)):
                 try:
                     await self.client.delete(

@@ -31,8 +31,11 @@ FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
 REDISCOVERY = 30.0  # seconds between looks for new resources (custom kinds)
 
-# Derived or short-lived objects that are never owned and would only cost memory.
-IGNORED = {("", "events"), ("events.k8s.io", "events"), ("coordination.k8s.io", "leases")}
+# Short-lived objects that are never owned and would only cost memory.
+IGNORED = {("", "events"), ("events.k8s.io", "events")}
+CUSTOM_KINDS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
 
 
 class Partial(View, frozen=True):
@@ -90,6 +93,8 @@ class GarbageCollector(Controller):
         self.dependents: dict[str, set[str]] = {}  # owner uid -> uids of objects that name it
         self._followed: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._resource_by_kind: dict[tuple[str, str], Resource] = {}  # (apiVersion group, kind) -> resource
+        self._kinds_changed = asyncio.Event()
+        self._has_overview = asyncio.Event()  # every resource has been listed once
 
     def watch(self) -> None:
         """Follow nothing yet: what there is to follow is discovered while running."""
@@ -98,6 +103,8 @@ class GarbageCollector(Controller):
         """Follow every resource, new ones too, and collect."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_all(group))
+            # Without all dependents in view an owner would seem to have none.
+            await self._has_overview.wait()
             for _ in range(self.workers):
                 group.create_task(self._work())
 
@@ -119,12 +126,26 @@ class GarbageCollector(Controller):
                     fresh.append(informer)
             for informer in fresh:
                 await informer.wait_synced()
-            await asyncio.sleep(REDISCOVERY)
+            if resources:
+                self._has_overview.set()
+            try:
+                async with asyncio.timeout(REDISCOVERY if resources else 1.0):
+                    await self._kinds_changed.wait()
+                await asyncio.sleep(0.5)  # a new kind is served a moment after its definition
+            except TimeoutError:
+                pass
+            self._kinds_changed.clear()
 
     def _handler(self, resource: Resource) -> Any:
         def changed(old: Partial | None, new: Partial | None) -> None:
+            if resource.plural == CUSTOM_KINDS.plural and resource.group == CUSTOM_KINDS.group:
+                self._kinds_changed.set()
             if old is not None:
                 self._unlink(old.metadata)
+                if new is not None and old.metadata.owner_references != new.metadata.owner_references:
+                    # Let go by this one, an owner that is deleted in the foreground may go.
+                    for owner in old.metadata.owner_references:
+                        self.enqueue(owner.uid)
             if new is not None:
                 self.nodes[new.metadata.uid] = Node(resource, new.metadata)
                 for owner in new.metadata.owner_references:
@@ -167,19 +188,18 @@ class GarbageCollector(Controller):
         solid: list[OwnerReference] = []
         for owner in node.meta.owner_references:
             known = self.nodes.get(owner.uid)
+            if known is not None and known.meta.namespace not in ("", node.meta.namespace):
+                known = None  # an owner in another namespace is no owner
             if known is None:
-                known_resource = self._resource_by_kind.get((_group(owner.api_version), owner.kind))
-                gone = known_resource is not None and await self._is_gone(
-                    known_resource, owner, node.meta.namespace
-                )
+                gone = await self._is_gone(owner, node.meta.namespace)
                 (absent if gone else solid).append(owner)
             elif known.meta.deletion_timestamp is not None and FOREGROUND in known.meta.finalizers:
                 waiting.append(owner)
             else:
                 solid.append(owner)
         if solid:
-            if absent:
-                await self._drop_references(node, {owner.uid for owner in absent})
+            if absent or waiting:
+                await self._drop_references(node, {owner.uid for owner in (*absent, *waiting)})
             return
         policy = "Background"
         if waiting and self.dependents.get(node.meta.uid):
@@ -196,8 +216,11 @@ class GarbageCollector(Controller):
         except NotFound:
             pass
 
-    async def _is_gone(self, resource: Resource, owner: OwnerReference, namespace: str) -> bool:
-        """Ask the server: the graph may be behind."""
+    async def _is_gone(self, owner: OwnerReference, namespace: str) -> bool:
+        """Ask the server: the graph may be behind. An owner that cannot exist by its kind is left alone."""
+        resource = self._resource_by_kind.get((_group(owner.api_version), owner.kind))
+        if resource is None or (resource.namespaced and not namespace):
+            return False
         try:
             found = await self.client.get(
                 resource, owner.name, namespace if resource.namespaced else None, view=Partial

@@ -1,16 +1,16 @@
-"""Small controllers for Job and DaemonSet, and the status of disruption budgets."""
+"""Small controllers for Job and DaemonSet: run to completion, and one on every node."""
 
 from __future__ import annotations
 
 import asyncio
-import math
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from dray.api.core import Node, Pod, PodDisruptionBudget, Taint, Toleration
+from dray.api.core import Node, Pod, Taint, Toleration
 from dray.api.meta import Condition, LabelSelector, NodeSelectorTerm, ObjectMeta, View
 from dray.client import key_of
-from dray.client.resources import DAEMON_SETS, DISRUPTION_BUDGETS, JOBS, NODES, PODS
+from dray.client.resources import DAEMON_SETS, JOBS, NODES, PODS
 from dray.control.nodes import tolerates
 from dray.control.pods import (
     Expectations,
@@ -20,19 +20,22 @@ from dray.control.pods import (
     is_active,
     is_ready,
     pod_from_template,
-    selects,
     template_hash,
 )
 from dray.control.reconciling import (
+    LONGEST_WAIT,
     Caches,
     Clock,
     Controller,
     ignoring_absence,
     parse_rfc3339,
     rfc3339,
+    steady_now,
     utc_now,
+    wait_until,
 )
 
+INDEX = "batch.kubernetes.io/job-completion-index"
 FIRST_RETRY = 10.0  # seconds; doubles with every failure
 LONGEST_RETRY = 360.0
 
@@ -59,6 +62,7 @@ class JobStatus(View, frozen=True):
     ready: int | None = None
     start_time: str | None = None
     completion_time: str | None = None
+    completed_indexes: str = ""  # "0-3,7"
     conditions: list[Condition] = []
 
 
@@ -78,14 +82,54 @@ def finished_as(job: Job) -> str | None:
     return None
 
 
-def next_index(pods: list[Pod], completions: int) -> int | None:
+def index_of(pod: Pod) -> int:
+    """Return the completion index of a pod, -1 when it has none."""
+    return int((pod.metadata.annotations or {}).get(INDEX, "-1"))
+
+
+def next_index(pods: list[Pod], completions: int, completed: Iterable[int] = ()) -> int | None:
     """Return the lowest completion index that no active or successful pod has."""
-    taken = {
-        int((pod.metadata.annotations or {}).get("batch.kubernetes.io/job-completion-index", "-1"))
-        for pod in pods
-        if is_active(pod) or pod.status.phase == "Succeeded"
-    }
+    taken = {index_of(pod) for pod in pods if is_active(pod) or pod.status.phase == "Succeeded"}
+    taken |= set(completed)
     return next((index for index in range(completions) if index not in taken), None)
+
+
+def successes(job: Job, pods: Iterable[Pod]) -> set[int] | set[str]:
+    """Return what succeeded: indexes of an indexed job, counted ones included; else uids of pods."""
+    done = [pod for pod in pods if pod.status.phase == "Succeeded"]
+    if job.spec.completion_mode != "Indexed":
+        return {pod.metadata.uid for pod in done}
+    limit = job.spec.completions or 0
+    found = {index_of(pod) for pod in done} | set(parse_indexes(job.status.completed_indexes))
+    return {index for index in found if 0 <= index < limit}
+
+
+def parse_indexes(text: str) -> list[int]:
+    """Read a list of indexes and ranges.
+
+    >>> parse_indexes("0-2,7")
+    [0, 1, 2, 7]
+    """
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def spell_indexes(indexes: Iterable[Any]) -> str:
+    """Write indexes as a list of ranges.
+
+    >>> spell_indexes([7, 0, 2, 1])
+    '0-2,7'
+    """
+    ranges: list[list[int]] = []
+    for index in sorted(indexes):
+        if ranges and ranges[-1][1] == index - 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 class JobController(Controller):
@@ -114,8 +158,9 @@ class JobController(Controller):
             return await self._expire(job)
         pods = list(self.owned.of(job.metadata.uid))
         active = [pod for pod in pods if is_active(pod)]
-        succeeded = sum(pod.status.phase == "Succeeded" for pod in pods)
-        failed = sum(pod.status.phase == "Failed" for pod in pods)
+        # Pods that were counted may be deleted since; what was counted stays counted.
+        succeeded = max(len(successes(job, pods)), job.status.succeeded)
+        failed = max(sum(pod.status.phase == "Failed" for pod in pods), job.status.failed)
         now = self.clock()
         completions = job.spec.completions if job.spec.completions is not None else None
         verdict: tuple[str, str, str] | None = None
@@ -134,11 +179,16 @@ class JobController(Controller):
         if verdict is not None or job.spec.suspend:
             await asyncio.gather(*(delete_pod(self, pod) for pod in active))
             active = []
-        elif self.expectations.settle(job.metadata.uid, {pod.metadata.name: is_active(pod) for pod in pods}):
-            delay = await self._start(job, pods, active, succeeded, failed)
-        await self._report(job, active, succeeded, failed, verdict)
+        else:
+            visible = {pod.metadata.name: is_active(pod) for pod in pods}
+            delay = self.expectations.settle(job.metadata.uid, visible, steady_now())
+            if delay is None:
+                delay = await self._start(job, pods, active, succeeded, failed)
+        await self._report(job, pods, active, succeeded, failed, verdict)
         if job.spec.active_deadline_seconds is not None and verdict is None:
-            delay = min(delay or 1e9, float(job.spec.active_deadline_seconds))
+            began = parse_rfc3339(job.status.start_time) if job.status.start_time else now
+            end = began + timedelta(seconds=job.spec.active_deadline_seconds)
+            delay = min(delay if delay is not None else 1e9, max(0.1, wait_until(end, now)))
         return delay
 
     async def _start(
@@ -151,8 +201,8 @@ class JobController(Controller):
             wanted = 0
         if len(active) > wanted:
             for pod in active[wanted:]:
-                self.expectations.expect(job.metadata.uid, f"gone:{pod.metadata.name}")
                 await delete_pod(self, pod)
+                self.expectations.expect(job.metadata.uid, f"gone:{pod.metadata.name}", steady_now())
             return None
         if len(active) == wanted:
             return None
@@ -160,10 +210,10 @@ class JobController(Controller):
             # The youngest failure decides how long to wait before the next try.
             pause = min(FIRST_RETRY * 2.0 ** (failed - 1), LONGEST_RETRY)
             ends = [pod.metadata.creation_timestamp for pod in pods if pod.status.phase == "Failed"]
-            latest = max(parse_rfc3339(end) for end in ends if end)
-            left = pause - (self.clock() - latest).total_seconds()
+            latest = max((parse_rfc3339(end) for end in ends if end), default=None)
+            left = pause - (self.clock() - latest).total_seconds() if latest is not None else 0.0
             if left > 0:
-                return left
+                return min(left, pause)
         running = list(pods)
         for _ in range(wanted - len(active)):
             body = pod_from_template(job.spec.template, JOBS, job.metadata)
@@ -175,22 +225,20 @@ class JobController(Controller):
                 "controller-uid": job.metadata.uid,
             }
             if job.spec.completion_mode == "Indexed" and job.spec.completions is not None:
-                index = next_index(running, job.spec.completions)
+                index = next_index(running, job.spec.completions, parse_indexes(job.status.completed_indexes))
                 if index is None:
                     break
                 self._give_index(body, job, index)
             made = await self.client.create(PODS, body, job.metadata.namespace, view=Pod)
             running.append(made)
-            self.expectations.expect(job.metadata.uid, f"made:{made.metadata.name}")
+            self.expectations.expect(job.metadata.uid, f"made:{made.metadata.name}", steady_now())
         return None
 
     @staticmethod
     def _give_index(body: Object, job: Job, index: int) -> None:
         body["metadata"]["generateName"] = f"{job.metadata.name}-{index}-"
-        body["metadata"].setdefault("annotations", {})["batch.kubernetes.io/job-completion-index"] = str(
-            index
-        )
-        body["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = str(index)
+        body["metadata"].setdefault("annotations", {})[INDEX] = str(index)
+        body["metadata"]["labels"][INDEX] = str(index)
         spec = body["spec"] = dict(body["spec"])
         spec.setdefault("hostname", f"{job.metadata.name}-{index}"[:63])
         for field in ("containers", "initContainers"):
@@ -207,7 +255,13 @@ class JobController(Controller):
                 ]
 
     async def _report(
-        self, job: Job, active: list[Pod], succeeded: int, failed: int, verdict: tuple[str, str, str] | None
+        self,
+        job: Job,
+        pods: list[Pod],
+        active: list[Pod],
+        succeeded: int,
+        failed: int,
+        verdict: tuple[str, str, str] | None,
     ) -> None:
         now = rfc3339(self.clock())
         status: Object = {
@@ -216,7 +270,9 @@ class JobController(Controller):
             "failed": failed,
             "ready": sum(map(is_ready, active)),
         }
-        if job.status.start_time is None:
+        if job.spec.completion_mode == "Indexed":
+            status["completedIndexes"] = spell_indexes(successes(job, pods))
+        if job.status.start_time is None and not job.spec.suspend:
             status["startTime"] = now
         if verdict is not None:
             kind, reason, message = verdict
@@ -236,7 +292,7 @@ class JobController(Controller):
             failed,
             status["ready"],
         )
-        if same and verdict is None and job.status.start_time is not None:
+        if same and verdict is None and "startTime" not in status:
             return
         await ignoring_absence(
             self.client.patch(
@@ -253,7 +309,7 @@ class JobController(Controller):
         )
         left = keep - (self.clock() - ended).total_seconds()
         if left > 0:
-            return left
+            return min(left, LONGEST_WAIT)
         await ignoring_absence(
             self.client.delete(
                 JOBS,
@@ -282,6 +338,7 @@ class DaemonSetStatus(View, frozen=True):
     current_number_scheduled: int = 0
     desired_number_scheduled: int = 0
     number_ready: int = 0
+    updated_number_scheduled: int = 0
     observed_generation: int = 0
 
 
@@ -373,12 +430,14 @@ class DaemonSetController(Controller):
         for pod in pods:
             if is_active(pod):
                 by_node.setdefault(_target_node(pod), []).append(pod)
-        if self.expectations.settle(found.metadata.uid, {pod.metadata.name: is_active(pod) for pod in pods}):
+        visible = {pod.metadata.name: is_active(pod) for pod in pods}
+        wait = self.expectations.settle(found.metadata.uid, visible, steady_now())
+        if wait is None:
             for name in sorted(wanted - set(by_node)):
                 made = await self.client.create(
                     PODS, self._daemon(found, name, digest), found.metadata.namespace, view=Pod
                 )
-                self.expectations.expect(found.metadata.uid, f"made:{made.metadata.name}")
+                self.expectations.expect(found.metadata.uid, f"made:{made.metadata.name}", steady_now())
             surplus = [
                 pod for name, group in by_node.items() for pod in (group[1:] if name in wanted else group)
             ]
@@ -396,10 +455,10 @@ class DaemonSetController(Controller):
                 if pod.status.phase == "Failed" and pod.metadata.deletion_timestamp is None
             ]
             for pod in [*surplus, *failed]:
-                self.expectations.expect(found.metadata.uid, f"gone:{pod.metadata.name}")
                 await delete_pod(self, pod)
+                self.expectations.expect(found.metadata.uid, f"gone:{pod.metadata.name}", steady_now())
         await self._report(found, wanted, by_node, digest)
-        return None
+        return wait
 
     @staticmethod
     def _daemon(found: DaemonSet, node: str, digest: str) -> Object:
@@ -438,11 +497,13 @@ class DaemonSetController(Controller):
             have.current_number_scheduled,
             have.desired_number_scheduled,
             have.number_ready,
+            have.updated_number_scheduled,
             have.observed_generation,
         ) == (
             len(current),
             len(wanted),
             ready,
+            updated,
             found.metadata.generation,
         ):
             return
@@ -466,74 +527,3 @@ def _target_node(pod: Pod) -> str:
             if field.key == "metadata.name" and field.values:
                 return field.values[0]
     return ""
-
-
-# --- PodDisruptionBudget ----------------------------------------------------------
-
-
-class BudgetController(Controller):
-    """Keeps `status.disruptionsAllowed` of disruption budgets true."""
-
-    name = "disruption-budgets"
-
-    def __init__(self, caches: Caches, clock: Clock = utc_now) -> None:
-        super().__init__(caches, clock)
-        self.budgets = caches.of(DISRUPTION_BUDGETS, PodDisruptionBudget)
-        self.pods = caches.of(PODS, Pod)
-
-    def watch(self) -> None:
-        """Look at budgets when they or pods of their namespace change."""
-        self.budgets.add_handler(lambda _old, new: self.enqueue(key_of(new.metadata)) if new else None)
-
-        def pod_changed(old: Pod | None, new: Pod | None) -> None:
-            changed = new or old
-            assert changed is not None
-            for key, budget in self.budgets.items.items():
-                if budget.metadata.namespace == changed.metadata.namespace and selects(
-                    budget.spec.selector, changed.metadata.labels
-                ):
-                    self.enqueue(key)
-
-        self.pods.add_handler(pod_changed)
-
-    async def reconcile(self, key: str) -> float | None:
-        """Count the healthy pods and say how many may go."""
-        budget = self.budgets.get(key)
-        if budget is None:
-            return None
-        pods = [
-            pod
-            for pod in self.pods.items.values()
-            if pod.metadata.namespace == budget.metadata.namespace
-            and selects(budget.spec.selector, pod.metadata.labels)
-            and pod.status.phase not in ("Succeeded", "Failed")
-        ]
-        healthy = sum(is_ready(pod) and pod.metadata.deletion_timestamp is None for pod in pods)
-        expected = len(pods)
-        needed = 0
-        if budget.spec.max_unavailable is not None:
-            needed = expected - _count(budget.spec.max_unavailable, expected)
-        elif budget.spec.min_available is not None:
-            needed = _count(budget.spec.min_available, expected)
-        allowed = max(0, healthy - max(0, needed)) if expected else 0
-        status = {
-            "currentHealthy": healthy,
-            "desiredHealthy": max(0, needed),
-            "expectedPods": expected,
-            "disruptionsAllowed": allowed,
-            "observedGeneration": budget.metadata.generation,
-        }
-        await ignoring_absence(
-            self.client.patch(
-                DISRUPTION_BUDGETS,
-                budget.metadata.name,
-                {"status": status},
-                budget.metadata.namespace,
-                subresource="status",
-            )
-        )
-        return None
-
-
-def _count(amount: str | int, total: int) -> int:
-    return amount if isinstance(amount, int) else math.ceil(int(amount.rstrip("%")) * total / 100)

@@ -9,9 +9,11 @@ from dray.api.meta import ObjectMeta, View
 from dray.client import AlreadyExists, ClientError, NotFound
 from dray.client.resources import NAMESPACES, PODS, SERVICE_ACCOUNTS, Resource
 from dray.control.collecting import Partial, discover
-from dray.control.reconciling import Caches, Clock, Controller, utc_now
+from dray.control.reconciling import Caches, Clock, Controller, steady_now, utc_now
 
 log = logging.getLogger("dray.control")
+
+REDISCOVERY = 2.0  # seconds for which the list of served resources counts as known
 
 
 class NamespaceSpec(View, frozen=True):
@@ -35,6 +37,8 @@ class NamespaceController(Controller):
     def __init__(self, caches: Caches, clock: Clock = utc_now) -> None:
         super().__init__(caches, clock)
         self.namespaces = caches.of(NAMESPACES, NamespaceView)
+        self._resources: list[Resource] = []
+        self._discovered_at = float("-inf")
 
     def watch(self) -> None:
         """Look at every namespace."""
@@ -50,8 +54,8 @@ class NamespaceController(Controller):
             return None
         if "kubernetes" not in namespace.spec.finalizers:
             return None
-        left = await self._empty(key)
-        if left:
+        # The last look is at all that is served now, kinds that are new included.
+        if await self._empty(key) or await self._empty(key, anew=True):
             return 0.2
         body = {
             "apiVersion": "v1",
@@ -73,13 +77,16 @@ class NamespaceController(Controller):
         }
         try:
             await self.client.create(SERVICE_ACCOUNTS, body, namespace)
-        except AlreadyExists:
-            pass
+        except (AlreadyExists, NotFound):
+            pass  # there already, or the namespace is gone
 
-    async def _empty(self, namespace: str) -> int:
+    async def _empty(self, namespace: str, *, anew: bool = False) -> int:
         """Ask for the deletion of everything inside; return how much is still there."""
         left = 0
-        for resource in await discover(self.client):
+        now = steady_now()
+        if anew or now - self._discovered_at > REDISCOVERY:
+            self._resources, self._discovered_at = await discover(self.client), now
+        for resource in self._resources:
             if resource.namespaced:
                 left += await self._empty_of(resource, namespace)
         return left

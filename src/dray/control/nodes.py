@@ -24,7 +24,9 @@ from dray.control.reconciling import (
     ignoring_absence,
     parse_rfc3339,
     rfc3339,
+    steady_now,
     utc_now,
+    wait_until,
 )
 
 NOT_READY = "node.kubernetes.io/not-ready"
@@ -32,7 +34,7 @@ UNREACHABLE = "node.kubernetes.io/unreachable"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 GRACE = timedelta(seconds=40)
-LOST_NODE_GRACE = timedelta(seconds=10)  # a node must be gone this long before its pods are
+LOST_NODE_GRACE = 10.0  # seconds; a node must be gone this long before its pods are
 
 
 class LeaseSpec(View, frozen=True):
@@ -128,8 +130,9 @@ class NodeLifecycle(Controller):
         self.leases = caches.of(LEASES, Lease)
         self.pods = caches.of(PODS, Pod)
         self._pods_by_node: dict[str, set[str]] = {}
-        self._heard: dict[str, datetime] = {}  # node -> when *we* last saw a new heartbeat
-        self._missing_since: dict[str, datetime] = {}
+        # Steady seconds, so that a wall clock that jumps kills no nodes.
+        self._heard: dict[str, float] = {}  # node -> when *we* last saw a new heartbeat
+        self._missing_since: dict[str, float] = {}
 
     def watch(self) -> None:
         """Look at nodes when they, their leases or their pods change."""
@@ -144,7 +147,7 @@ class NodeLifecycle(Controller):
         if new is None:
             self._heard.pop(name, None)
         elif old is None:
-            self._heard.setdefault(name, self.clock())
+            self._heard.setdefault(name, steady_now())
         self.enqueue(f"node:{name}")
 
     def _lease_changed(self, old: Lease | None, new: Lease | None) -> None:
@@ -152,7 +155,7 @@ class NodeLifecycle(Controller):
             return
         # Our own clock counts, so that a node whose clock is wrong is not taken for dead.
         if old is None or old.spec.renew_time != new.spec.renew_time:
-            self._heard[new.metadata.name] = self.clock()
+            self._heard[new.metadata.name] = steady_now()
             node = self.nodes.get(new.metadata.name)
             if node is not None and _ready(node) == "Unknown":
                 self.enqueue(f"node:{new.metadata.name}")
@@ -180,12 +183,13 @@ class NodeLifecycle(Controller):
         node = self.nodes.get(name)
         if node is None:
             for pod_key in list(self._pods_by_node.get(name, ())):
-                self.enqueue(f"pod:{pod_key}", LOST_NODE_GRACE.total_seconds())
+                self.enqueue(f"pod:{pod_key}")
             return None
         now = self.clock()
-        heard = self._heard.setdefault(name, now)
+        quiet = steady_now() - self._heard.setdefault(name, steady_now())
+        grace = self.grace.total_seconds()
         ready = _ready(node)
-        silent = now - heard > self.grace
+        silent = quiet > grace
         if silent and ready != "Unknown":
             await self._mark_unknown(node, now)
             ready = "Unknown"
@@ -199,7 +203,7 @@ class NodeLifecycle(Controller):
         for pod_key in list(self._pods_by_node.get(name, ())):
             if any(taint.effect == "NoExecute" for taint in node.spec.taints):
                 self.enqueue(f"pod:{pod_key}")
-        return max(1.0, (heard + self.grace - now).total_seconds()) if not silent else 5.0
+        return max(1.0, grace - quiet) if not silent else 5.0
 
     async def _mark_unknown(self, node: Node, now: datetime) -> None:
         conditions = [
@@ -234,9 +238,9 @@ class NodeLifecycle(Controller):
             return None
         node = self.nodes.get(pod.spec.node_name)
         if node is None:
-            missing = self._missing_since.setdefault(pod.spec.node_name, now)
-            if now - missing < LOST_NODE_GRACE:
-                return (LOST_NODE_GRACE - (now - missing)).total_seconds()
+            missing = steady_now() - self._missing_since.setdefault(pod.spec.node_name, steady_now())
+            if missing < LOST_NODE_GRACE:
+                return LOST_NODE_GRACE - missing
             if await ignoring_absence(self.client.get(NODES, pod.spec.node_name, view=Node)) is None:
                 await self._fail(pod, "PodGC: node no longer exists")
                 await self._delete(pod, grace=0)
@@ -250,7 +254,7 @@ class NodeLifecycle(Controller):
         if departure is None:
             return None
         if departure > now:
-            return (departure - now).total_seconds()
+            return wait_until(departure, now)
         await self._fail(
             pod, f"Taint manager: deleting because of a taint on node {pod.spec.node_name}", phase=None
         )

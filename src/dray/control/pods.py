@@ -138,27 +138,35 @@ class Expectations:
     """Writes that the caches do not show yet, so that no pod is made or removed twice.
 
     Between our create and the watch event the cache undercounts; a controller that
-    looked then would make too many. It therefore waits until it has seen as many
-    additions (removals) as it asked for, or ten seconds have passed.
+    looked then would make too many. It therefore waits until it has seen what it asked
+    for, or `PATIENCE` seconds have passed: a pod that came and went while nobody looked
+    is never seen.
     """
 
+    PATIENCE = 5.0  # seconds
+
     def __init__(self) -> None:
-        self._pending: dict[str, set[str]] = {}
+        self._pending: dict[str, dict[str, float]] = {}  # owner -> entry -> until when to wait
 
-    def expect(self, owner: str, name: str) -> None:
-        """Remember a pod that was made or is being removed."""
-        self._pending.setdefault(owner, set()).add(name)
+    def expect(self, owner: str, name: str, now: float) -> None:
+        """Remember a pod that was made or is being removed, at these steady seconds."""
+        self._pending.setdefault(owner, {})[name] = now + self.PATIENCE
 
-    def settle(self, owner: str, visible: Mapping[str, bool]) -> bool:
-        """Forget what has become visible (name -> is still active); say whether all has."""
-        pending = self._pending.get(owner)
-        if not pending:
-            return True
-        for entry in list(pending):
+    def settle(self, owner: str, visible: Mapping[str, bool], now: float) -> float | None:
+        """Forget what has become visible (name -> is still active); return how long to wait for the rest.
+
+        None means that the cache shows all that was done.
+        """
+        pending = self._pending.get(owner, {})
+        for entry, until in list(pending.items()):
             kind, _, name = entry.partition(":")
-            if (kind == "made" and name in visible) or (kind == "gone" and not visible.get(name, False)):
-                pending.discard(entry)
-        return not pending
+            seen = name in visible if kind == "made" else not visible.get(name, False)
+            if seen or until <= now:
+                del pending[entry]
+        if not pending:
+            self._pending.pop(owner, None)
+            return None
+        return min(pending.values()) - now
 
     def forget(self, owner: str) -> None:
         """Drop all expectations of an owner."""

@@ -36,6 +36,7 @@ log = logging.getLogger("dray.control")
 T = TypeVar("T", bound=HasMetadata)
 Clock = Callable[[], datetime]
 
+LONGEST_WAIT = 60.0  # seconds until a date is looked at again, in case the wall clock was changed
 FIRST_BACKOFF = 0.05
 LONGEST_BACKOFF = 30.0
 
@@ -43,6 +44,11 @@ LONGEST_BACKOFF = 30.0
 def utc_now() -> datetime:
     """Return the wall clock; tests pass a clock of their own."""
     return datetime.now(UTC)
+
+
+def steady_now() -> float:
+    """Return seconds that only ever go forward: for "how long ago", which a changed wall clock must not falsify."""
+    return asyncio.get_running_loop().time()
 
 
 def rfc3339(moment: datetime) -> str:
@@ -201,6 +207,11 @@ async def run_controllers(caches: Caches, controllers: Sequence[Controller]) -> 
         await caches.wait_synced()
         for controller in controllers:
             group.create_task(controller.run())
+
+
+def wait_until(moment: datetime, now: datetime) -> float:
+    """Return how long to wait for a date; never so long that a clock put forward goes unnoticed."""
+    return min(max(0.0, (moment - now).total_seconds()), LONGEST_WAIT)
 
 
 async def ignoring_absence(work: Any) -> Any:

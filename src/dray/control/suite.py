@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dray.control.accounting import PoolStatusController, QuotaController
+from dray.control.budgets import BudgetController
 from dray.control.claims import ClaimController
 from dray.control.collecting import GarbageCollector
-from dray.control.jobs import BudgetController, DaemonSetController, JobController
+from dray.control.jobs import DaemonSetController, JobController
 from dray.control.namespaces import NamespaceController
 from dray.control.nodes import NodeLifecycle
 from dray.control.reconciling import Caches, Clock, Controller, utc_now

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from dray.api.core import Pod
+import msgspec
+
+from dray.api.core import Pod, PodGroup
 from dray.api.resource import (
     DeviceRequestAllocationResult,
     DeviceTaint,
@@ -29,11 +31,21 @@ from dray.api.resource import (
     ResourceSlice,
 )
 from dray.client import Conflict, NotFound, key_of
-from dray.client.resources import CLAIMS, PODS, SLICES, TAINT_RULES
-from dray.control.reconciling import Caches, Clock, Controller, parse_rfc3339, rfc3339, utc_now
+from dray.client.resources import CLAIMS, POD_GROUPS, PODS, SLICES, TAINT_RULES
+from dray.control.reconciling import (
+    Caches,
+    Clock,
+    Controller,
+    parse_rfc3339,
+    rfc3339,
+    steady_now,
+    utc_now,
+    wait_until,
+)
 
 NO_EXECUTE = "NoExecute"
 STATUS_PERIOD = 10.0  # a rule's status is written at most this often, seconds
+CONDITION = "EvictionInProgress"
 EVICTION_REASON = "DeletionByDeviceTaintManager"
 
 DeviceKey = tuple[str, str, str]  # driver, pool, device
@@ -161,7 +173,9 @@ class TaintEviction(Controller):
         self.taints = DeviceTaints()
         self._claims_by_pool: dict[tuple[str, str], set[str]] = {}  # (driver, pool) -> claim keys
         self._evicted_by_rule: dict[str, int] = {}
-        self._status_written: dict[str, datetime] = {}
+        self.groups = caches.of(POD_GROUPS, PodGroup, optional=True)
+        self._pods_by_group: dict[str, set[str]] = {}  # group key -> keys of its pods
+        self._status_written: dict[str, float] = {}  # rule -> steady seconds
 
     def watch(self) -> None:
         """Look at pods whenever their claims, or the taints of the devices, change."""
@@ -181,9 +195,19 @@ class TaintEviction(Controller):
             self._enqueue_users(new)
 
     def _enqueue_users(self, claim: ResourceClaim) -> None:
+        for key in self._users_of(claim):
+            self.enqueue(f"pod:{key}")
+
+    def _users_of(self, claim: ResourceClaim) -> set[str]:
+        """Return the keys of the pods that use a claim, through their group too."""
+        namespace = claim.metadata.namespace
+        users: set[str] = set()
         for reference in claim.status.reserved_for:
             if reference.resource == "pods":
-                self.enqueue(f"pod:{claim.metadata.namespace}/{reference.name}")
+                users.add(f"{namespace}/{reference.name}")
+            elif reference.resource == "podgroups":
+                users |= self._pods_by_group.get(f"{namespace}/{reference.name}", set())
+        return users
 
     def _slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         changed = new or old
@@ -211,7 +235,15 @@ class TaintEviction(Controller):
             for driver, pool in list(self._claims_by_pool):
                 self._enqueue_pool(driver, pool)
 
-    def _pod_changed(self, _old: Pod | None, new: Pod | None) -> None:
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        assert pod is not None
+        group = pod.spec.scheduling_group
+        if group is not None and group.pod_group_name:
+            members = self._pods_by_group.setdefault(
+                f"{pod.metadata.namespace}/{group.pod_group_name}", set()
+            )
+            (members.discard if new is None else members.add)(key_of(pod.metadata))
         if new is not None and (new.spec.resource_claims or new.status.extended_resource_claim_status):
             self.enqueue(f"pod:{key_of(new.metadata)}")
 
@@ -226,11 +258,15 @@ class TaintEviction(Controller):
         # Beyond upstream: a pod that got its device through an extended resource is evicted as well.
         if pod.status.extended_resource_claim_status is not None:
             names.add(pod.status.extended_resource_claim_status.resource_claim_name)
+        consumers = {pod.metadata.uid}
+        if pod.spec.scheduling_group is not None:
+            group = self.groups.get(f"{pod.metadata.namespace}/{pod.spec.scheduling_group.pod_group_name}")
+            consumers |= {group.metadata.uid} if group is not None else set()
         found = (self.claims.get(f"{pod.metadata.namespace}/{name}") for name in names if name)
         return [
             claim
             for claim in found
-            if claim is not None and any(user.uid == pod.metadata.uid for user in claim.status.reserved_for)
+            if claim is not None and any(user.uid in consumers for user in claim.status.reserved_for)
         ]
 
     async def _sync_pod(self, key: str) -> float | None:
@@ -244,7 +280,7 @@ class TaintEviction(Controller):
         if departure is None:
             return None
         if departure.at > now:
-            return (departure.at - now).total_seconds()
+            return wait_until(departure.at, now)
         await self._evict(pod, departure)
         if departure.rule is not None:
             self._evicted_by_rule[departure.rule] = self._evicted_by_rule.get(departure.rule, 0) + 1
@@ -281,19 +317,22 @@ class TaintEviction(Controller):
         rule = self.taints.rules.get(name)
         if rule is None:
             return None
-        now = self.clock()
-        last = self._status_written.get(name)
-        if last is not None and (now - last).total_seconds() < STATUS_PERIOD:
-            return STATUS_PERIOD - (now - last).total_seconds()
-        condition = self._rule_condition(rule, now)
-        previous = next((entry for entry in rule.status.conditions if entry.type == condition["type"]), None)
+        since = steady_now() - self._status_written.get(name, float("-inf"))
+        if since < STATUS_PERIOD:
+            return STATUS_PERIOD - since
+        previous = next((entry for entry in rule.status.conditions if entry.type == CONDITION), None)
+        is_answered = previous is not None and previous.observed_generation == rule.metadata.generation
+        if rule.spec.taint.effect == "None" and is_answered:
+            return None  # a dry run is answered once
+        condition = self._rule_condition(rule, self.clock())
         pending = condition["status"] == "True"
         if previous is not None and previous.status == condition["status"]:
             if previous.message == condition["message"]:
                 return STATUS_PERIOD if pending else None
             condition["lastTransitionTime"] = previous.last_transition_time or condition["lastTransitionTime"]
-        self._status_written[name] = now
-        patch = {"status": {"conditions": [condition]}}
+        self._status_written[name] = steady_now()
+        others = [msgspec.to_builtins(entry) for entry in rule.status.conditions if entry.type != CONDITION]
+        patch = {"status": {"conditions": [*others, condition]}}
         try:
             await self.client.patch(TAINT_RULES, name, patch, subresource="status")
         except NotFound:
@@ -322,7 +361,7 @@ class TaintEviction(Controller):
             status, reason = "False", "OtherEffect"
             message = "Eviction only happens for the NoExecute effect."
         return {
-            "type": "EvictionInProgress",
+            "type": CONDITION,
             "status": status,
             "reason": reason,
             "message": message,
@@ -332,7 +371,7 @@ class TaintEviction(Controller):
 
     def _affected(self, rule: DeviceTaintRule) -> tuple[int, int, int]:
         """Count the pods, their namespaces and the allocated devices that the rule touches."""
-        pods: set[tuple[str, str]] = set()
+        pods: set[str] = set()
         devices: set[DeviceKey] = set()
         as_no_execute = DeviceTaint(
             key=rule.spec.taint.key,
@@ -349,9 +388,5 @@ class TaintEviction(Controller):
                 devices.add(device_of(result))
                 if departure_time(as_no_execute, result.tolerations, self.clock()) is None:
                     continue
-                pods |= {
-                    (claim.metadata.namespace, user.name)
-                    for user in claim.status.reserved_for
-                    if user.resource == "pods"
-                }
-        return len(pods), len({namespace for namespace, _ in pods}), len(devices)
+                pods |= self._users_of(claim)
+        return len(pods), len({key.partition("/")[0] for key in pods}), len(devices)

@@ -24,7 +24,15 @@ from dray.control.pods import (
     selects,
     template_hash,
 )
-from dray.control.reconciling import Caches, Clock, Controller, ignoring_absence, rfc3339, utc_now
+from dray.control.reconciling import (
+    Caches,
+    Clock,
+    Controller,
+    ignoring_absence,
+    rfc3339,
+    steady_now,
+    utc_now,
+)
 
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
@@ -141,7 +149,8 @@ def plan_rollout(
         if room > 0:
             steps[new.metadata.name] = min(wanted, new.spec.replicas + room)
     new_size = steps.get(new.metadata.name, new.spec.replicas)
-    available = sum(found.status.available_replicas for found in (new, *old))
+    # A set that was just made smaller still reports pods that are about to go: count no more than wanted.
+    available = sum(min(found.status.available_replicas, found.spec.replicas) for found in (new, *old))
     # Pods of the new set that are not available yet must not be counted on.
     spare = available - (wanted - unavailable)
     # Broken old pods can go at any time.
@@ -152,6 +161,10 @@ def plan_rollout(
             steps[found.metadata.name] = found.spec.replicas - removable
             spare -= max(0, removable - broken)
     return {name: count for name, count in steps.items() if sizes[name] != count}
+
+
+def _revision(found: ReplicaSet) -> int:
+    return int((found.metadata.annotations or {}).get(REVISION, "0"))
 
 
 class ReplicaSetController(Controller):
@@ -178,10 +191,11 @@ class ReplicaSetController(Controller):
             return None
         pods = list(self.owned.of(found.metadata.uid))
         visible = {pod.metadata.name: is_active(pod) for pod in pods}
-        if self.expectations.settle(found.metadata.uid, visible):
+        wait = self.expectations.settle(found.metadata.uid, visible, steady_now())
+        if wait is None:
             await self._scale(found, [pod for pod in pods if is_active(pod)])
         await self._report(found, [pod for pod in pods if is_active(pod)])
-        return None
+        return wait
 
     async def _scale(self, found: ReplicaSet, active: list[Pod]) -> None:
         missing = found.spec.replicas - len(active)
@@ -196,14 +210,14 @@ class ReplicaSetController(Controller):
             )
             for pod in made:
                 if isinstance(pod, Pod):
-                    self.expectations.expect(found.metadata.uid, f"made:{pod.metadata.name}")
+                    self.expectations.expect(found.metadata.uid, f"made:{pod.metadata.name}", steady_now())
             for failure in made:
                 if isinstance(failure, BaseException):
                     raise failure
         elif missing < 0:
             for pod in removal_order(active)[: min(-missing, BURST)]:
-                self.expectations.expect(found.metadata.uid, f"gone:{pod.metadata.name}")
                 await delete_pod(self, pod)
+                self.expectations.expect(found.metadata.uid, f"gone:{pod.metadata.name}", steady_now())
 
     async def _report(self, found: ReplicaSet, active: list[Pod]) -> None:
         ready = sum(map(is_ready, active))
@@ -279,7 +293,10 @@ class DeploymentController(Controller):
         if current is None and not deployment.spec.paused:
             await self._make_set(deployment, digest, old)
             return None  # its arrival wakes us
-        if current is not None and not deployment.spec.paused:
+        if deployment.spec.paused:
+            await self._scale_paused(deployment, owned)
+        elif current is not None:
+            await self._mark_revision(deployment, current, old)
             steps = plan_rollout(deployment.spec.replicas, current, old, deployment.spec.strategy)
             for name, count in steps.items():
                 await self.client.patch(
@@ -290,8 +307,31 @@ class DeploymentController(Controller):
         await self._report(deployment, current, old)
         return None
 
+    async def _scale_paused(self, deployment: Deployment, owned: list[ReplicaSet]) -> None:
+        """Follow the wanted number while the rollout rests: the newest set takes the difference."""
+        running = [found for found in owned if found.spec.replicas] or owned
+        if not running:
+            return
+        newest = max(running, key=_revision)
+        others = sum(found.spec.replicas for found in running if found is not newest)
+        wanted = max(0, deployment.spec.replicas - others)
+        if newest.spec.replicas != wanted:
+            meta = newest.metadata
+            await self.client.patch(REPLICA_SETS, meta.name, {"spec": {"replicas": wanted}}, meta.namespace)
+
+    async def _mark_revision(
+        self, deployment: Deployment, current: ReplicaSet, old: list[ReplicaSet]
+    ) -> None:
+        """Make the current set the newest revision; it is not when an older template came back."""
+        newest = max(map(_revision, old), default=0)
+        if _revision(current) > newest:
+            return
+        patch = {"metadata": {"annotations": {REVISION: str(newest + 1)}}}
+        meta = deployment.metadata
+        await self.client.patch(REPLICA_SETS, current.metadata.name, patch, meta.namespace)
+        await ignoring_absence(self.client.patch(DEPLOYMENTS, meta.name, patch, meta.namespace))
+
     async def _make_set(self, deployment: Deployment, digest: str, old: list[ReplicaSet]) -> None:
-        revisions = [int((found.metadata.annotations or {}).get(REVISION, "0")) for found in old]
         template: Object = dict(deployment.spec.template)
         metadata = dict(template.get("metadata") or {})
         labels = dict(metadata.get("labels") or {}) | {HASH_LABEL: digest}
@@ -305,7 +345,7 @@ class DeploymentController(Controller):
                 for entry in selector.match_expressions
             ]
         meta = deployment.metadata
-        revision = str(max(revisions, default=0) + 1)
+        revision = str(max(map(_revision, old), default=0) + 1)
         total = sum(found.spec.replicas for found in old)
         surge = resolve_amount(
             deployment.spec.strategy.rolling_update.max_surge, deployment.spec.replicas, round_up=True
@@ -338,7 +378,7 @@ class DeploymentController(Controller):
 
     async def _clean_up(self, deployment: Deployment, old: list[ReplicaSet]) -> None:
         idle = [found for found in old if not found.spec.replicas and not found.status.replicas]
-        idle.sort(key=lambda found: int((found.metadata.annotations or {}).get(REVISION, "0")))
+        idle.sort(key=_revision)
         for found in idle[: max(0, len(idle) - deployment.spec.revision_history_limit)]:
             try:
                 await self.client.delete(

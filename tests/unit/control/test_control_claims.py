@@ -45,8 +45,12 @@ def test_a_recorded_claim_that_is_gone_is_made_anew():
     assert claims_to_make([ENTRY], {"gpu": "gone"}, []) == ([ENTRY], {})
 
 
-def test_a_claim_that_is_being_deleted_does_not_count():
-    assert claims_to_make([ENTRY], {"gpu": "made"}, [owned("made", deleting=True)]) == ([ENTRY], {})
+def test_a_recorded_claim_that_is_only_being_deleted_is_still_the_pods():
+    assert claims_to_make([ENTRY], {"gpu": "made"}, [owned("made", deleting=True)]) == ([], {})
+
+
+def test_a_claim_that_is_being_deleted_is_not_taken_up():
+    assert claims_to_make([ENTRY], {}, [owned("made", deleting=True)]) == ([ENTRY], {})
 
 
 def test_an_entry_recorded_without_a_name_needs_no_claim():

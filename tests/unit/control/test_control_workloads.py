@@ -1,15 +1,18 @@
 """Rollouts never exceed their surge nor undercut what must be available; quotas and pools are counted right."""
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.api.core import Pod
+from dray.api.core import Pod, PodDisruptionBudget
 from dray.api.meta import ObjectMeta
 from dray.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dray.control.accounting import claim_charges, pool_status, usage_of
-from dray.control.jobs import next_index
+from dray.control.budgets import budget_status
+from dray.control.jobs import Job, next_index, parse_indexes, spell_indexes, successes
 from dray.control.pods import Expectations, removal_order, selects, template_hash
 from dray.control.suite import UnknownController, chosen_controllers
 from dray.control.workloads import (
@@ -89,12 +92,62 @@ def test_pods_that_serve_least_are_removed_first():
 
 def test_a_controller_waits_until_it_has_seen_its_own_writes():
     expectations = Expectations()
-    expectations.expect("owner", "made:a")
-    assert not expectations.settle("owner", {})
-    assert expectations.settle("owner", {"a": True})
-    expectations.expect("owner", "gone:a")
-    assert not expectations.settle("owner", {"a": True})
-    assert expectations.settle("owner", {"a": False})
+    expectations.expect("owner", "made:a", now=0.0)
+    assert expectations.settle("owner", {}, now=1.0) == 4.0
+    assert expectations.settle("owner", {"a": True}, now=1.0) is None
+    expectations.expect("owner", "gone:a", now=1.0)
+    assert expectations.settle("owner", {"a": True}, now=2.0) == 4.0
+    assert expectations.settle("owner", {"a": False}, now=2.0) is None
+
+
+def test_a_pod_that_came_and_went_unseen_is_not_waited_for_for_ever():
+    expectations = Expectations()
+    expectations.expect("owner", "made:a", now=0.0)
+    assert expectations.settle("owner", {}, now=4.9) is not None
+    assert expectations.settle("owner", {}, now=5.0) is None
+
+
+def test_a_budget_counts_the_pods_that_should_be_there():
+    now = datetime(2026, 11, 16, tzinfo=UTC)
+
+    def pod(name, owner="set"):
+        references = [{"uid": owner, "controller": True}]
+        condition = {"type": "Ready", "status": "True"}
+        return msgspec.convert(
+            {
+                "metadata": {"name": name, "ownerReferences": references},
+                "status": {"conditions": [condition]},
+            },
+            Pod,
+        )
+
+    def allowed(pods, wanted, disrupted=None, **spec):
+        found = {"spec": spec, "status": {"disruptedPods": disrupted}}
+        status = budget_status(msgspec.convert(found, PodDisruptionBudget), pods, wanted, now)
+        return status["disruptionsAllowed"]
+
+    both = [pod("a"), pod("b")]
+    assert allowed(both, {"set": ("deployment", 3)}, maxUnavailable=1) == 0, "the third is missing already"
+    assert allowed([*both, pod("c")], {"set": ("deployment", 3)}, maxUnavailable=1) == 1
+    assert allowed(both, {"set": ("set", 4)}, minAvailable="50%") == 0
+    assert allowed(both, {"set": ("set", 4)}, minAvailable=1) == 1
+    assert allowed([pod("x", "unknown"), pod("y", "unknown")], {}, maxUnavailable=1) == 1
+    assert allowed(both, {}, {"a": "2026-11-15T23:59:30Z"}, minAvailable=1) == 0, "a is about to go"
+    assert allowed(both, {}, {"a": "2026-11-15T23:00:00Z"}, minAvailable=1) == 1, (
+        "that eviction never happened"
+    )
+
+
+def test_indexes_of_a_job_are_counted_once_even_when_their_pods_are_gone():
+    def pod(index, phase="Succeeded"):
+        annotations = {"batch.kubernetes.io/job-completion-index": str(index)}
+        return msgspec.convert({"metadata": {"annotations": annotations}, "status": {"phase": phase}}, Pod)
+
+    found = {"spec": {"completionMode": "Indexed", "completions": 5}, "status": {"completedIndexes": "0-1"}}
+    job = msgspec.convert(found, Job)
+    assert successes(job, [pod(1), pod(3), pod(3), pod(7), pod(2, "Failed")]) == {0, 1, 3}
+    assert next_index([pod(3)], 5, parse_indexes("0-1")) == 2
+    assert spell_indexes({4, 0, 1, 3}) == "0-1,3-4"
 
 
 def test_the_lowest_free_index_is_next():
