@@ -80,6 +80,7 @@ class Objects:
         self._find_kind = find_kind
         self._schema_of = schema_of
         self._cache: dict[str, tuple[int, Object]] = {}
+        self._views: dict[str, tuple[int, Object]] = {}
         self._openings: dict[Kind, bytes] = {}
 
     # --- Reader --------------------------------------------------------------
@@ -119,6 +120,28 @@ class Objects:
             self._cache[key] = (revision, obj)
         else:
             self._cache.pop(key, None)
+
+    def selectable(self, kind: Kind, record: Record) -> Object:
+        """Return as much of an object as selectors look at.
+
+        Slices are too large to keep decoded, and every node asks for its own: what
+        they are selected by is kept beside the bytes.
+        """
+        if kind.plural != "resourceslices":
+            return self.decoded(kind, record)
+        kept = self._views.get(record.key)
+        if kept is not None and kept[0] == record.revision:
+            return kept[1]
+        obj = self.decoded(kind, record)
+        metadata, spec = obj["metadata"], obj.get("spec") or {}
+        view: Object = {
+            "metadata": {part: metadata[part] for part in ("name", "labels") if part in metadata},
+            "spec": {part: spec[part] for part in ("nodeName", "driver", "pool") if part in spec},
+        }
+        if len(self._views) >= CACHED_OBJECTS:
+            self._views.pop(next(iter(self._views)))
+        self._views[record.key] = (record.revision, view)
+        return view
 
     def decoded_past(self, kind: Kind, record: Record) -> Object:
         """Return the object of a record that may be history; does not disturb the cache."""

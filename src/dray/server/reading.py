@@ -79,7 +79,7 @@ class ListReader:
         for record in page.records:
             if limit and len(chosen) == limit:
                 return Listing(chosen, page.revision, _token(page.revision, prefix, chosen[-1].key), None)
-            if selection.accepts(self._objects.decoded(route.kind, record)):
+            if selection.accepts(self._objects.selectable(route.kind, record)):
                 chosen.append(record)
         return Listing(chosen, page.revision, "", None)
 

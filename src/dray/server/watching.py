@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from dray.api.kinds import Kind
 from dray.server import errors
@@ -27,7 +27,7 @@ from dray.server.reader import Object
 from dray.server.reading import ListReader, parse_version
 from dray.server.routing import Route
 from dray.server.selectable import Selection
-from dray.server.store import Compacted, Event, Watch, WatchLagged
+from dray.server.store import Compacted, Event, Record, Watch, WatchLagged
 from dray.server.versions import Versions
 
 BOOKMARK_SECONDS = 60.0
@@ -67,16 +67,22 @@ class WatchStreams:
                 await self._reader.wait_for(asked)
             page = store.list(prefix)
             watch = store.watch(prefix, page.revision)
-            state = [self._objects.decoded(route.kind, record) for record in page.records]
+            chosen = page.records
+            if not selection.is_everything:
+                chosen = [
+                    record
+                    for record in page.records
+                    if selection.accepts(self._objects.selectable(route.kind, record))
+                ]
             stream = _Stream(self, route, selection, show, watch, page.revision)
-            return stream.run(options, [obj for obj in state if selection.accepts(obj)])
+            return _Lines(stream.run(options, chosen), watch)
         try:
             # Without initial events, no version (or 0) means: from now on.
             after = asked or store.revision
             watch = store.watch(prefix, after)
         except Compacted as compacted:
             return _one(error_line(errors.expired(f"too old resource version: {asked} ({compacted.oldest})")))
-        return _Stream(self, route, selection, show, watch, after).run(options, [])
+        return _Lines(_Stream(self, route, selection, show, watch, after).run(options, []), watch)
 
     def line(self, kind: Kind, version: str, event: Event, event_type: str) -> bytes:
         """Return the shared line of a plain event."""
@@ -115,14 +121,18 @@ class WatchStreams:
         did = event.previous is not None and selection.accepts(
             self._objects.decoded_past(kind, event.previous)
         )
-        does = event.record is not None and selection.accepts(self._objects.decoded(kind, event.record))
+        does = event.record is not None and selection.accepts(self._objects.selectable(kind, event.record))
         if does:
             return "MODIFIED" if did else "ADDED"
         return "DELETED" if did else ""
 
-    def show_stored(self, kind: Kind, obj: Object, version: str) -> Object:
+    def is_stored_form(self, kind: Kind, version: str) -> bool:
+        """Tell whether stored bytes can be sent as they are."""
+        return self._versions.is_stored_form(kind, version)
+
+    def show_stored(self, kind: Kind, record: Record, version: str) -> Object:
         """Return a stored object in a version."""
-        return self._versions.outgoing(kind, obj, version)
+        return self._versions.outgoing(kind, self._objects.decoded(kind, record), version)
 
     def bookmark(self, kind: Kind, version: str, revision: int) -> Object:
         """Return the object of a bookmark: nothing but a version."""
@@ -131,6 +141,25 @@ class WatchStreams:
     def revision(self) -> int:
         """Return the newest revision."""
         return self._objects.store.revision
+
+
+class _Lines:
+    """The lines of a stream; closing it ends the watch even if nobody read a line."""
+
+    def __init__(self, lines: AsyncGenerator[bytes, None], watch: Watch) -> None:
+        self._lines = lines
+        self._watch = watch
+
+    def __aiter__(self) -> _Lines:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await self._lines.__anext__()
+
+    async def aclose(self) -> None:
+        """End the stream and its subscription; idempotent."""
+        await self._lines.aclose()
+        self._watch.close()
 
 
 class _Stream:
@@ -152,7 +181,7 @@ class _Stream:
         self._watch = watch
         self._position = position  # everything up to here was sent
 
-    async def run(self, options: ListOptions, initial: list[Object]) -> AsyncIterator[bytes]:
+    async def run(self, options: ListOptions, initial: list[Record]) -> AsyncGenerator[bytes, None]:
         """Yield lines until the watch ends."""
         loop = asyncio.get_running_loop()
         seconds = float(options.timeout_seconds or 0) or random.uniform(
@@ -161,7 +190,7 @@ class _Stream:
         end = loop.time() + seconds
         try:
             if initial:
-                yield b"".join(self._initial_line(obj) for obj in initial)
+                yield b"".join(self._initial_line(record) for record in initial)
             if options.send_initial_events and options.bookmarks:
                 yield self._bookmark_line({INITIAL_EVENTS_END: "true"})
             next_bookmark = self._next_bookmark(loop.time(), end) if options.bookmarks else end
@@ -201,8 +230,10 @@ class _Stream:
                 lines.append(encode({"type": event_type, "object": shown}) + b"\n")
         return b"".join(lines)
 
-    def _initial_line(self, obj: Object) -> bytes:
-        shown = self._streams.show_stored(self._kind, obj, self._version)
+    def _initial_line(self, record: Record) -> bytes:
+        if self._show is None and self._streams.is_stored_form(self._kind, self._version):
+            return b"".join((b'{"type":"ADDED","object":', record.value, b"}\n"))
+        shown = self._streams.show_stored(self._kind, record, self._version)
         return encode({"type": "ADDED", "object": self._show(shown) if self._show else shown}) + b"\n"
 
     def _bookmark_line(self, annotations: dict[str, str]) -> bytes:

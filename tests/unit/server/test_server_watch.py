@@ -4,6 +4,8 @@ import asyncio
 
 from server_cluster import CLAIMS, MERGE, claim, running_cluster
 
+from dray.server.requests import Request
+
 
 async def test_a_watch_without_version_begins_with_what_is_there() -> None:
     async with running_cluster() as client:
@@ -79,3 +81,13 @@ async def test_stopping_the_server_ends_watches() -> None:
         await client.cluster.stop()
         async with asyncio.timeout(2):
             assert await watching == []
+
+
+async def test_a_stream_that_nobody_reads_leaves_no_subscription_behind() -> None:
+    async with running_cluster() as client:
+        request = Request("GET", CLAIMS, (("watch", "1"),), {"authorization": "Bearer admin"})
+        response = await client.cluster.server.handle(request)
+        assert not isinstance(response.body, bytes)
+        assert client.cluster.store._watches_by_prefix
+        await response.body.aclose()
+        assert not client.cluster.store._watches_by_prefix
