@@ -2,7 +2,8 @@
 
 The search answers fast and forgets; this module looks again, slowly, at one node: for
 each wish it sorts the node's devices by the first thing that keeps them out, in the order
-in which the search asks. Then it says which single change would free most devices.
+in which the search asks, but for devices in use: those count as in use only if they would
+suit. Then it says which single change would free most devices.
 
 A wish is judged alone: if it has enough devices by itself, what stands in the way is a
 constraint or another request of the pod, and the hint says so.
@@ -112,7 +113,10 @@ class _Witness:
     def _before_taking(self, wish: Wish, pool: PoolView, row: WishPart, bit: int) -> Obstacle | None:
         """Ask what the search asks before it tries to take a device."""
         device = pool.devices[bit]
-        if not wish.admin and pool.dedicated >> bit & 1:
+        is_held = not wish.admin and pool.dedicated >> bit & 1
+        # The search does not look at held devices at all; a reader wants to know which of
+        # them would suit, so those that do not match anyway are counted as not matching.
+        if is_held and (bit in row.fatal or row.matched >> bit & 1):
             return "in-use", self._holders(pool.device_id(bit)), ""
         if bit in row.fatal:
             return "error", row.fatal[bit].text(wish.full_name, pool.device_id(bit)), ""
