@@ -5,6 +5,7 @@ The system is started once; examples that use different nodes run side by side (
 """
 
 import asyncio
+import contextlib
 import re
 import shutil
 import tempfile
@@ -16,6 +17,8 @@ import yaml
 
 import dray.sim.system as systems
 from dray.cli.whatif import parse_nodes
+from dray.client import Client
+from dray.client.resources import PODS
 
 PATIENCE = 40.0  # seconds for one expectation; a loaded machine is slow, not wrong
 GATES = "GenericWorkload=true,DRAWorkloadResourceClaims=true,DRAResourcePoolStatus=true"
@@ -61,9 +64,31 @@ async def _play(examples, data):
         await system.start()
         failures = await runs.play_all(examples, plan.kubeconfig, data, PATIENCE)
         failures |= await runs.play_all([wrong_example()], plan.kubeconfig, data, 2.0)
+        await _leave_a_pod_running(plan.kubeconfig)
         return failures
     finally:
         await system.stop()
+        assert _processes_below(data) == [], "a stopped system left these processes"
+
+
+async def _leave_a_pod_running(kubeconfig):
+    container = {"name": "main", "image": "x", "command": ["sleep", "3600"]}
+    pod = {"metadata": {"name": "left"}, "spec": {"containers": [container]}}
+    async with Client.connect(kubeconfig) as client:
+        await client.create(PODS, pod, "default")
+        async with asyncio.timeout(PATIENCE):
+            while (await client.get(PODS, "left", "default"))["status"].get("phase") != "Running":
+                await asyncio.sleep(0.1)
+
+
+def _processes_below(folder):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().decode("utf-8", "replace").split("\0")
+            if any(word.startswith(str(folder)) for word in words):
+                found.append(words)
+    return found
 
 
 @pytest.mark.parametrize("name", runs.example_names())
