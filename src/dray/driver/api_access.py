@@ -15,7 +15,7 @@ import msgspec
 
 from dray.api.resource import AllocatedDeviceStatus, ResourceClaim, ResourceSlice
 from dray.client.api import Client, revision_of
-from dray.client.errors import Conflict, NotFound
+from dray.client.errors import ClientError, Conflict, NotFound
 from dray.client.resources import CLAIMS, NODES, SLICES, Resource
 from dray.driver.preparing import ClaimRef, ClaimSource
 
@@ -121,7 +121,7 @@ class ApiAccess(ClaimSource):
         raise NotFoundVersionError()
 
 
-class NotFoundVersionError(Exception):
+class NotFoundVersionError(ClientError):
     """The API server has no resource.k8s.io."""
 
     def __init__(self) -> None:

@@ -18,8 +18,9 @@ checkpoints or Kubernetes; `dray.driver.run` does all of that around it.
 
 The rules of the contract:
 
-  * Every method may be plain or `async`. Plain ones run in a worker thread, one
-    call at a time, so they may block; async ones run on the event loop.
+  * Every method may be plain or `async`. Plain ones run in a worker thread, so
+    they may block; async ones run on the event loop. `prepare` and `unprepare` are
+    called one at a time; `discover` may be called beside them.
   * `prepare` may be called again for a claim whose first call was cut short (the
     process was killed, the disk was full). It must then succeed with the same
     result. Once it has returned and the answer is on disk, it is not called again

@@ -31,7 +31,7 @@ from typing import Any
 import msgspec
 
 from dray.api.resource import AllocatedDeviceStatus, ResourceClaim
-from dray.client.errors import ClientError, NotFound, TransportError
+from dray.client.errors import ClientError, NotFound, ServerFailed, TransportError
 from dray.driver.contract import (
     AllocatedDevice,
     ClaimRequest,
@@ -167,7 +167,7 @@ class Preparer:
         record = self._state.claims_by_uid.get(ref.uid)
         try:
             claim = await self._read(ref)
-        except TransportError:
+        except (TransportError, ServerFailed):
             # The record of a prepared claim is as good as the API server's word on it.
             if record is None or not record.is_complete:
                 raise

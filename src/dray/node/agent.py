@@ -79,6 +79,7 @@ class Agent:
             root / "plugins_registry",
             on_away=self._driver_away,
             on_registered=self._driver_registered,
+            observe=self.metrics.observe_call,
             wipe_after_seconds=settings.wipe_after_seconds,
         )
         self.keeper = ClaimKeeper(
@@ -202,6 +203,13 @@ class AgentMetrics:
             registry=self.registry,
             buckets=(0.002, 0.005, 0.01, 0.05, 0.2, 1, 5, 45),
         )
+        self._call_seconds = Histogram(
+            "dra_grpc_operations_duration_seconds",
+            "How long calls to drivers took.",
+            ("driver_name", "method_name", "grpc_status_code"),
+            registry=self.registry,
+            buckets=(0.002, 0.005, 0.01, 0.05, 0.2, 1, 5, 45),
+        )
         self.claims_in_use = Gauge(
             "dra_resource_claims_in_use", "Claims that pods of this node hold.", registry=self.registry
         )
@@ -209,6 +217,10 @@ class AgentMetrics:
     def observe(self, operation: str, seconds: float, is_ok: bool) -> None:
         """Count one prepare or unprepare."""
         self._seconds.labels(operation, "false" if is_ok else "true").observe(seconds)
+
+    def observe_call(self, driver: str, method: str, code: str, seconds: float) -> None:
+        """Count one call to a driver."""
+        self._call_seconds.labels(driver, method, code).observe(seconds)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' format."""

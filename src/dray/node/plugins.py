@@ -19,6 +19,7 @@ import contextlib
 import itertools
 import logging
 import stat
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,13 @@ WIPE_AFTER_SECONDS = 30.0
 _HANDSHAKE_SECONDS = 5.0
 
 
+Observe = Callable[[str, str, str, float], None]  # driver, method, status code, seconds
+
+
+def _ignore(driver: str, method: str, code: str, seconds: float) -> None:
+    """Measure nothing."""
+
+
 class PluginError(Exception):
     """A driver is not there, does not answer, or answers nonsense; the text names it."""
 
@@ -64,13 +72,14 @@ class Plugin:
     order: int  # of registration; the highest is the newest
     channel: Any = None
     is_connected: bool = True
+    observe: Observe = _ignore
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def prepare(self, claims: Sequence[ClaimFacts]) -> dict[str, list[HeldDevice] | str]:
         """Call NodePrepareResources; per claim UID the devices, or the error's text."""
         messages, stub = self._stub()
         request = messages.NodePrepareResourcesRequest(claims=[_claim(messages, facts) for facts in claims])
-        answer = await self._call(stub.NodePrepareResources, request)
+        answer = await self._call("NodePrepareResources", stub.NodePrepareResources, request)
         found: dict[str, list[HeldDevice] | str] = {}
         for facts in claims:
             if facts.uid not in answer.claims:
@@ -84,7 +93,7 @@ class Plugin:
         """Call NodeUnprepareResources; per claim UID the error's text, empty for success."""
         messages, stub = self._stub()
         request = messages.NodeUnprepareResourcesRequest(claims=[_claim(messages, facts) for facts in claims])
-        answer = await self._call(stub.NodeUnprepareResources, request)
+        answer = await self._call("NodeUnprepareResources", stub.NodeUnprepareResources, request)
         return {
             facts.uid: answer.claims[facts.uid].error
             if facts.uid in answer.claims
@@ -97,11 +106,16 @@ class Plugin:
             return dra_v1_pb2, dra_v1_pb2_grpc.DRAPluginStub(self.channel)
         return dra_v1beta1_pb2, dra_v1beta1_pb2_grpc.DRAPluginStub(self.channel)
 
-    async def _call(self, method: Any, request: Any) -> Any:
+    async def _call(self, name: str, method: Any, request: Any) -> Any:
+        started = time.monotonic()
+        code = "OK"
         try:
             return await method(request, timeout=CALL_TIMEOUT_SECONDS)
         except grpc.RpcError as error:
+            code = error.code().name
             raise PluginError(f"driver {self.driver}: {error.code().name}: {error.details()}") from error
+        finally:
+            self.observe(self.driver, name, code, time.monotonic() - started)
 
     def watch_health(self) -> Any:
         """Open the health stream; None when the driver has none."""
@@ -156,11 +170,13 @@ class PluginRegistry:
         *,
         on_away: Callable[[str], Awaitable[None]],  # a driver was away for too long
         on_registered: Callable[[Plugin], None] = lambda _: None,
+        observe: Observe = _ignore,
         wipe_after_seconds: float = WIPE_AFTER_SECONDS,
     ) -> None:
         self.folder = folder
         self._on_away = on_away
         self._on_registered = on_registered
+        self._observe = observe
         self._wipe_after = wipe_after_seconds
         self._plugins: dict[Path, Plugin] = {}
         self._inodes: dict[Path, int] = {}  # of the sockets: a new one under an old name is a new plugin
@@ -261,6 +277,7 @@ class PluginRegistry:
             choose_service(versions),
             choose_health_service(versions),
             next(self._order),
+            observe=self._observe,
         )
 
     async def _follow_connection(self, plugin: Plugin) -> None:

@@ -51,7 +51,12 @@ async def test_the_node_serves_logs_commands_and_devices(node):
     assert (await get(node, "/containerLogs/default/reader/nobody"))[0] == 404
     assert (await get(node, "/containerLogs/default/nobody/main"))[0] == 404
     assert (await get(node, "/healthz")) == (200, "ok")
-    assert "dra_operations_duration_seconds" in (await get(node, "/metrics"))[1]
+    metrics = (await get(node, "/metrics"))[1]
+    assert (
+        'dra_operations_duration_seconds_count{is_error="false",operation_name="PrepareResources"} 1.0'
+        in metrics
+    )
+    assert 'method_name="NodePrepareResources"' in metrics
     assert json.loads((await get(node, "/pods"))[1])["items"][0]["metadata"]["name"] == "reader"
 
     assert await run_in(node, ["sh", "-c", "cat; echo $LAMP_0; exit 3"], b"typed") == (b"typedlamp-0\n", 3)
