@@ -9,7 +9,7 @@ condition (DisruptionTarget) followed by a delete of exactly that pod (by uid).
 Rules whose effect is None evict nobody: their status says what *would* happen, so
 an administrator can look before leaping. A rule without a selector matches no
 device here (the documented meaning); the allocator, like upstream's slice tracker,
-treats it as matching all when it decides about new allocations. See docs/taints.md.
+treats it as matching all when it decides about new allocations. See docs/guides/taints.md.
 """
 
 from __future__ import annotations
