@@ -91,7 +91,9 @@ def try_out(args: argparse.Namespace) -> dict[str, Any]:
         wanted = load_snapshot([Path(name) for name in args.files])
         expand_workloads([Path(name) for name in args.files], wanted)
     except SnapshotError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(str(error), "`dray check` tells more") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CommandError(f"a workload is malformed: {error}", "`dray check` finds the line") from error
     outcome, moved = experiment(base, wanted, extra, args.drain, args.policy)
     answer: dict[str, Any] = {
         "placed": [{"pod": p.pod, "node": p.node, "devices": p.devices} for p in outcome.placed],

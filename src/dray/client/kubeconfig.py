@@ -83,7 +83,7 @@ def load_kubeconfig(path: str | os.PathLike[str], context: str | None = None) ->
         raise KubeconfigError(
             f"cannot read kubeconfig {path}: {error.strerror}. Give --kubeconfig FILE."
         ) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise KubeconfigError(f"kubeconfig {path} is not YAML: {error}") from error
     if not isinstance(config, dict):
         raise KubeconfigError(f"kubeconfig {path} is empty")

@@ -36,7 +36,7 @@ from dray.api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from dray.api.schema import schema_of
+from dray.api.schema import SchemaError, schema_of
 from dray.client import Client, ClientError, Forbidden, NotFound
 from dray.client.resources import (
     CLAIM_TEMPLATES,
@@ -97,7 +97,7 @@ class Snapshot:
 
     def add(self, obj: Object) -> None:
         """Take in one plain object; kinds that the tools do not look at are only counted."""
-        kind = obj.get("kind", "")
+        kind = str(obj.get("kind", ""))
         if kind not in KINDS:
             self.ignored[kind] = self.ignored.get(kind, 0) + 1
             return
@@ -107,7 +107,7 @@ class Snapshot:
             obj, complaints = read(
                 schema_of(resource.group, version or resource.version, kind), copy.deepcopy(obj)
             )
-        except ValueError as error:
+        except (ValueError, SchemaError) as error:
             raise SnapshotError(f"{kind} {identity(obj)[2]}: {error}") from error
         self.complaints += [f"{kind} {identity(obj)[2]}: {complaint}" for complaint in complaints]
         apply_defaults(resource.group, version or resource.version, kind, obj, self.captured_at)
@@ -148,7 +148,8 @@ class Snapshot:
 
 def identity(obj: Object) -> tuple[str, str, str]:
     """Return kind, namespace and name."""
-    meta = obj.get("metadata") or {}
+    meta = obj.get("metadata")
+    meta = meta if isinstance(meta, dict) else {}  # whoever complains about the object wants its name
     return obj.get("kind", ""), meta.get("namespace", ""), meta.get("name") or meta.get("generateName", "")
 
 
