@@ -28,3 +28,27 @@ def dray_peer():
 def peer(request):
     """Each test that takes this runs on both servers."""
     return request.getfixturevalue(f"{request.param}_peer")
+
+
+GATES = "GenericWorkload=true,DRAWorkloadResourceClaims=true,DRAResourcePoolStatus=true"
+
+
+@pytest.fixture(scope="session")
+def kubernetes_controlled():
+    """kube-apiserver with dray's controllers in the place of kube-controller-manager."""
+    with peers.kubernetes(gates=GATES, controllers="") as peer:
+        command = (sys.executable, "-m", "dray", "controllers", "--kubeconfig", peer.kubeconfig)
+        peer.processes.start("controllers", *command)
+        yield peer
+
+
+@pytest.fixture(scope="session")
+def dray_controlled():
+    with peers.dray_server(gates=GATES) as peer:
+        yield peer
+
+
+@pytest.fixture(params=["dray", pytest.param("kubernetes", marks=pytest.mark.kubernetes)])
+def controlled(request):
+    """Each test that takes this runs on both servers, with dray's controllers on both."""
+    return request.getfixturevalue(f"{request.param}_controlled")

@@ -110,8 +110,8 @@ def _workplace(prefix: str):
 
 
 @contextlib.contextmanager
-def kubernetes(gates: str = "", runtime_config: str = "api/all=true"):
-    """Run etcd, kube-apiserver and kube-controller-manager on loopback."""
+def kubernetes(gates: str = "", runtime_config: str = "api/all=true", controllers: str = CONTROLLERS):
+    """Run etcd, kube-apiserver and kube-controller-manager (unless without controllers) on loopback."""
     binaries = kubernetes_binaries()
     if binaries is None:
         pytest.skip(f"no kube-apiserver under {CACHE}: run tools/peers/build")
@@ -141,9 +141,12 @@ def kubernetes(gates: str = "", runtime_config: str = "api/all=true"):
             *([f"--feature-gates={gates}"] if gates else []),
         )  # fmt: skip
         _until_ready(f"https://127.0.0.1:{port}/readyz", processes)
+        if not controllers:
+            yield Peer("kubernetes", kubeconfig, processes)
+            return
         processes.start(
             "kcm", binaries / "kube-controller-manager", f"--kubeconfig={kubeconfig}", "--leader-elect=false",
-            f"--controllers={CONTROLLERS}", "--kube-api-qps=500", "--kube-api-burst=500", "--bind-address=127.0.0.1",
+            f"--controllers={controllers}", "--kube-api-qps=500", "--kube-api-burst=500", "--bind-address=127.0.0.1",
             f"--secure-port={free_port()}", f"--cert-dir={folder}/kcm-certs",
             *([f"--feature-gates={gates}"] if gates else []),
         )  # fmt: skip
