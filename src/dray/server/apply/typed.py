@@ -110,37 +110,45 @@ def _collect(value: Any, schema: Type | None, path: Path, result: Fields) -> Non
 
 
 def compare(old: Any, new: Any, schema: Type | None) -> Comparison:
-    """Return how the new value differs from the old one."""
+    """Return how the new value differs from the old one; both are whole objects."""
     comparison = Comparison()
-    _compare(old, new, schema, (), comparison)
+    _compare_members(old, new, schema, comparison)
     return comparison
 
 
-def _compare(old: Any, new: Any, schema: Type | None, path: Path, out: Comparison) -> None:
+def _compare_members(old: Any, new: Any, schema: Type | None, out: Comparison) -> None:
+    for name in old:
+        _compare(old[name], new.get(name, ABSENT), _member_type(schema, name), f"f:{name}", out)
+    for name in new:
+        if name not in old:
+            _compare(ABSENT, new[name], _member_type(schema, name), f"f:{name}", out)
+
+
+def _compare(old: Any, new: Any, schema: Type | None, step: str, out: Comparison) -> None:
+    """Book the differences of one member below its parent's sets."""
     if old is new or (old is not ABSENT and new is not ABSENT and _same(old, new)):
         return
-    both_empty = not _content(old) and not _content(new)
-    if _is_leaf(schema, old, new) or (both_empty and _is_container(schema, old, new)):
-        if old is ABSENT:
-            insert(out.added, path)
-        elif new is ABSENT:
-            insert(out.removed, path)
-        else:
-            insert(out.modified, path)
+    before, after = _content(old), _content(new)
+    if _is_leaf(schema, before, after) or (not before and not after and _is_container(schema, before, after)):
+        target = out.added if old is ABSENT else out.removed if new is ABSENT else out.modified
+        target[step] = {}
         return
+    inner = Comparison()
     if schema is not None and schema.kind == LIST:
-        _compare_lists(_content(old) or [], _content(new) or [], schema, path, out)
+        _compare_lists(before or [], after or [], schema, inner)
     else:
-        before, after = _content(old) or {}, _content(new) or {}
-        for name in {**before, **after}:
-            inner = (*path, f"f:{name}")
-            _compare(
-                before.get(name, ABSENT), after.get(name, ABSENT), _member_type(schema, name), inner, out
-            )
+        _compare_members(before or {}, after or {}, schema, inner)
     if old is ABSENT:
-        insert(out.added, path)
+        out.added[step] = {SELF: {}, **inner.added} if inner.added else {}
     elif new is ABSENT:
-        insert(out.removed, path)
+        out.removed[step] = {SELF: {}, **inner.removed} if inner.removed else {}
+    else:
+        if inner.added:
+            out.added[step] = inner.added
+        if inner.removed:
+            out.removed[step] = inner.removed
+        if inner.modified:
+            out.modified[step] = inner.modified
 
 
 def _is_container(schema: Type | None, *values: Any) -> bool:
@@ -153,17 +161,17 @@ def _content(value: Any) -> Any:
     return None if value is ABSENT else value
 
 
-def _compare_lists(old: list[Any], new: list[Any], schema: Type, path: Path, out: Comparison) -> None:
+def _compare_lists(old: list[Any], new: list[Any], schema: Type, out: Comparison) -> None:
     before, after = _by_step(old, schema), _by_step(new, schema)
     for step in {**before, **after}:
         one, other = before.get(step, []), after.get(step, [])
         if len(one) <= 1 and len(other) <= 1:
             items = (one[0] if one else ABSENT, other[0] if other else ABSENT)
-            _compare(*items, schema.element, (*path, step), out)
+            _compare(*items, schema.element, step, out)
         elif one != other:
             # Items of one name cannot be told apart; they change as one.
             target = out.added if not one else out.removed if not other else out.modified
-            insert(target, (*path, step))
+            target[step] = {}
 
 
 def _by_step(items: list[Any], schema: Type) -> dict[str, list[Any]]:
