@@ -7,6 +7,7 @@ here and handed to it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from dray.api.features import Features
 from dray.api.validation import (
@@ -22,6 +23,12 @@ from dray.server.calls import Call
 from dray.server.reader import Object, Reader
 
 _RESOURCE = "resource.k8s.io"
+
+
+def _has_rules(value: Any) -> bool:
+    if isinstance(value, dict):
+        return "x-kubernetes-validations" in value or any(_has_rules(item) for item in value.values())
+    return isinstance(value, list) and any(_has_rules(item) for item in value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,10 @@ class Surroundings:
     def admit(self, call: Call, new: Object) -> None:
         """Raise the 403 for a slice whose nodes lack what its devices need."""
         kind = call.route.kind
+        if kind.kind == "CustomResourceDefinition" and _has_rules(new.get("spec")):
+            call.warn(
+                "x-kubernetes-validations are stored, but this server does not enforce CEL rules of custom kinds"
+            )
         if kind.group != _RESOURCE or kind.kind != "ResourceSlice":
             return
         devices = (new.get("spec") or {}).get("devices") or ()
