@@ -92,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(args: argparse.Namespace, options: SchedulerOptions) -> None:
+    # Filling the caches makes millions of objects and no garbage: collecting would only walk them.
+    gc.disable()
     agent = f"dray-scheduler/{options.name}"
     async with Client.connect(args.kubeconfig, args.context, user_agent=agent) as client:
         loop = SchedulingLoop(client, options)
@@ -121,6 +123,7 @@ async def _announce(loop: SchedulingLoop) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    gc.enable()
     print(f"ready: scheduling pods with schedulerName {loop.options.name!r}", flush=True)
 
 

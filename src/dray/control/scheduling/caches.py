@@ -20,6 +20,7 @@ from dray.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, Resou
 from dray.client import Client, Forbidden, Informer, NotFound, Resource, key_of
 from dray.client import resources as kinds
 from dray.control.scheduling.rivals import Rivals
+from dray.control.scheduling.views import LeanClaim, LeanNode, LeanPod, LeanSlice
 from dray.scheduler import (
     Booking,
     ClusterState,
@@ -75,11 +76,11 @@ class Caches:
         self.on_wake: Callable[[], None] = _nothing  # some waiting pod may be tried now
         self._seen: dict[str, list[tuple[int, asyncio.Future[bool]]]] = defaultdict(list)
 
-        self.nodes = Informer(client, kinds.NODES, Node)
-        self.slices = Informer(client, kinds.SLICES, ResourceSlice)
+        self.nodes = Informer(client, kinds.NODES, LeanNode)
+        self.slices = Informer(client, kinds.SLICES, LeanSlice)
         self.classes = Informer(client, kinds.DEVICE_CLASSES, DeviceClass)
-        self.claims = Informer(client, kinds.CLAIMS, ResourceClaim, keep_raw=True)
-        self.pods = Informer(client, kinds.PODS, Pod)
+        self.claims = Informer(client, kinds.CLAIMS, LeanClaim, keep_raw=True)
+        self.pods = Informer(client, kinds.PODS, LeanPod)
         self.taint_rules = Informer(client, kinds.TAINT_RULES, DeviceTaintRule, optional=True)
         self.budgets = Informer(client, kinds.DISRUPTION_BUDGETS, PodDisruptionBudget, optional=True)
         self.namespaces = Informer(client, kinds.NAMESPACES, Namespace, optional=True)
