@@ -28,7 +28,7 @@ from dray.allocator.errors import (
     PoolUpdatingError,
     SelectorError,
 )
-from dray.allocator.policies import POLICIES, NodeLoad, Policy, policy_named
+from dray.allocator.policies import POLICIES, Demand, NodeLoad, Policy, frag_policy, policy_named
 from dray.allocator.world import DEFAULT_BUDGET, World
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "POLICIES",
     "AllocationError",
     "CapacityError",
+    "Demand",
     "DeviceId",
     "Explanation",
     "InvalidRequestError",
@@ -50,5 +51,6 @@ __all__ = [
     "Undo",
     "Unsatisfied",
     "World",
+    "frag_policy",
     "policy_named",
 ]

@@ -227,7 +227,7 @@ def _values(
         elif attribute is None:
             values.append(None)
         elif gates.list_attributes:
-            values.append(_value_set(attribute))
+            values.append(value_set(attribute))
         else:
             # An attribute without a plain value matches nothing, itself included.
             values.append(_plain_value(attribute) or frozenset({("unknown", view.id, bit)}))
@@ -259,7 +259,8 @@ def _plain_value(attribute: DeviceAttribute) -> Value | None:
     return None
 
 
-def _value_set(attribute: DeviceAttribute) -> Value | None:
+def value_set(attribute: DeviceAttribute) -> Value | None:
+    """Return the values of an attribute as a set; a plain value is a set of one."""
     for kind, values in (
         ("int", attribute.ints),
         ("bool", attribute.bools),

@@ -11,7 +11,8 @@ problems, so a solution, being positions, fits both.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 
 from dray.allocator.answers import DeviceId
@@ -47,6 +48,13 @@ def positions(mask: int) -> Iterator[int]:
         mask ^= low
 
 
+def _moved(mask: int, place: Sequence[int]) -> int:
+    moved = 0
+    for position in positions(mask):
+        moved |= 1 << place[position]
+    return moved
+
+
 class NodeWish:
     """One wish on one node."""
 
@@ -79,6 +87,22 @@ class NodeWish:
         self.columns: list[tuple[int, list[Value | Fatal | None]]] = []  # (constraint, value by position)
         self.may_fail = False  # looking at some device (or a constraint on all) ends the attempt
 
+    def moved(self, place: Sequence[int], order: Sequence[int]) -> NodeWish:
+        """Return the wish with every device at its new place; `order` is the inverse of `place`."""
+        found = NodeWish(self.wish)
+        found.count = self.count
+        found.ok = _moved(self.ok, place)
+        found.fatal = {place[position]: fatal for position, fatal in self.fatal.items()}
+        found.fatal_mask = _moved(self.fatal_mask, place)
+        found.needs = {place[position]: need for position, need in self.needs.items()}
+        found.blocked = _moved(self.blocked, place)
+        found.no_room = _moved(self.no_room, place)
+        found.row = tuple([place[position] for position in self.row])
+        found.row_mask = _moved(self.row_mask, place)
+        found.columns = [(number, [column[old] for old in order]) for number, column in self.columns]
+        found.may_fail = self.may_fail
+        return found
+
 
 class NodeRequest:
     """One request on one node: its alternatives and what surrounds it."""
@@ -94,6 +118,14 @@ class NodeRequest:
         self.opens_claim = opens_claim  # the first request of a claim that is not the first
         self.may_fail = any(wish.may_fail for wish in wishes)
         self.detached = False  # whatever it takes, later requests cannot tell
+
+    def with_wishes(self, wishes: list[NodeWish]) -> NodeRequest:
+        """Return the request with the same wishes in another order of devices."""
+        found = NodeRequest(
+            self.claim, wishes, has_alternatives=self.has_alternatives, opens_claim=self.opens_claim
+        )
+        found.detached = self.detached
+        return found
 
 
 class Problem:
@@ -132,6 +164,8 @@ class Problem:
         self.may_fail = any(request.may_fail for request in self.requests)
         self._is_ordered = any(wish.wish.wants_all and wish.columns for wish in self.wishes)
         self._twins: list[int] | None = None
+        self._origin: Problem | None = None  # the problem that this one is in another order
+        self._order: tuple[int, ...] = ()  # position -> position in the origin
 
     def _join(self, read: object) -> int:
         mask = 0
@@ -143,6 +177,8 @@ class Problem:
 
     def locate(self, position: int) -> tuple[PoolView, int]:
         """Return pool and bit of a position."""
+        if self._origin is not None:
+            return self._origin.locate(self._order[position])
         for offset, pool, _ in reversed(self._pools):
             if position >= offset:
                 return pool, position - offset
@@ -161,12 +197,44 @@ class Problem:
         return facts, pool.consumed.get(bit)
 
     @property
+    def pools(self) -> list[tuple[int, PoolView, PoolPart]]:
+        """Return the usable pools, each with the position of its first device (in upstream's order)."""
+        return self._pools
+
+    def reordered(self, order: Sequence[int]) -> Problem:
+        """Return the same problem with its devices in another order: `order` lists positions of this one.
+
+        A solution of one is a solution of the other; only which comes first differs.
+        """
+        place = [0] * len(order)
+        for new, old in enumerate(order):
+            place[old] = new
+        found = copy(self)
+        found.__dict__.pop("volumes", None)
+        found._origin, found._order, found._twins = self, tuple(order), None
+        found.dedicated = _moved(self.dedicated, place)
+        found.held = _moved(self.held, place)
+        found.shared = _moved(self.shared, place)
+        found.consumers = _moved(self.consumers, place)
+        found.draws = {place[position]: draws for position, draws in self.draws.items()}
+        found.group_sets = {place[position]: sets for position, sets in self.group_sets.items()}
+        found.wishes = [wish.moved(place, order) for wish in self.wishes]
+        found.requests = [
+            request.with_wishes([found.wishes[wish.wish.number] for wish in request.wishes])
+            for request in self.requests
+        ]
+        return found
+
+    @property
     def twins(self) -> list[int]:
         """Return a number per position; equal numbers mean interchangeable devices.
 
         "All devices" under a constraint goes through its row in order and ends either with
         "in use" or with an error, whichever comes first: then no two devices are alike.
         """
+        if self._twins is None and self._origin is not None:
+            numbers_there = self._origin.twins
+            self._twins = [numbers_there[position] for position in self._order]
         if self._twins is None and self._is_ordered:
             self._twins = list(range(self.n_devices))
         if self._twins is None:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from dray.allocator.parts import OPTIONAL_OPERATIONS, PoolPart
+from dray.allocator.policies import Policy
 from dray.allocator.pools import NodeView, PoolView
 from dray.allocator.problem import FatalFound, Problem
 from dray.allocator.requests import Question
@@ -153,6 +154,7 @@ class Asked:
         self.question = question
         self.grouping = grouping
         self.by_group: dict[int, Verdict] = {}
+        self.preferred: dict[Policy, dict[Hashable, object]] = {}  # see `preferring`
         self._parts: dict[int, PoolPart] = {}  # face -> part
         self._by_likeness: dict[Hashable, Verdict] = {}
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
+from operator import itemgetter
 
 import msgspec
 
@@ -23,8 +24,9 @@ from dray.allocator.explaining import explain_node
 from dray.allocator.gates import Gates
 from dray.allocator.ledger import Amounts, DeviceUse, Ledger, PoolId
 from dray.allocator.many import Refusals, Survey
-from dray.allocator.policies import NodeLoad, Policy
+from dray.allocator.policies import Policy
 from dray.allocator.pools import NodeView, PoolRecord
+from dray.allocator.preferring import preferred
 from dray.allocator.problem import FatalFound
 from dray.allocator.requests import Question, claim_label
 from dray.allocator.results import AllocationBuilder
@@ -285,7 +287,7 @@ class World:
 
         Raises AllocationError where no node can help; never for lack of devices. The
         claims' own status is not looked at: pass only claims without an allocation.
-        `policy` orders nodes, so it changes nothing here.
+        `policy` chooses among the devices; it never changes whether the claims fit.
         """
         asked = self._ask(claims)
         view = self.view(node)
@@ -294,7 +296,10 @@ class World:
             raise _error(verdict.fatal, view, claims)
         assert verdict.outcome is not None
         if verdict.outcome.picks is not None:
-            builder = AllocationBuilder(asked.question, verdict.outcome, self.new_share_id)
+            outcome = verdict.outcome
+            if policy is not None and policy.node is not None:
+                outcome = preferred(asked, view, policy, outcome).outcome
+            builder = AllocationBuilder(asked.question, outcome, self.new_share_id)
             return Plan(node, steps, view, builder.build)
         return self._refusal(asked, node, verdict, steps, claims)
 
@@ -309,7 +314,8 @@ class World:
     ) -> NodePlans:
         """Allocate on each of many nodes (None: all known), equal nodes sharing one search.
 
-        With `first`, stop after so many feasible nodes. Raises AllocationError as `plan`.
+        With `first`, stop after so many feasible nodes. With `policy`, devices are chosen by it
+        and the best nodes come first. Raises AllocationError as `plan`.
         """
         asked = self._ask(claims)
         survey = Survey(asked, self.view, self.new_share_id, first=first, budget=budget)
@@ -323,8 +329,8 @@ class World:
         else:
             survey.ask_each(nodes, fail)
         plans = survey.plans
-        if policy is not None:
-            plans.sort(key=lambda plan: -policy.score(self._load(asked, plan.node)))
+        if policy is not None and policy.node is not None:
+            plans = self._preferred(asked, plans, policy)
         refusals = Refusals(survey, lambda node, v: self._refusal(asked, node, v, 0, claims))
         return NodePlans(tuple(plans), refusals, survey.steps, survey.gave_up())
 
@@ -423,19 +429,22 @@ class World:
             gave_up=outcome.gave_up,
         )
 
-    def _load(self, asked: Asked, node: str) -> NodeLoad:
-        view = self.view(node)
-        verdict, _ = asked.verdict(view, 0)
-        candidates = free = 0
-        for pool in view.pools:
-            if pool.is_usable:
-                matched = 0
-                for wish in asked.part(pool).wishes:
-                    matched |= wish.matched
-                candidates += matched.bit_count()
-                free += (matched & ~pool.dedicated).bit_count()
-        picks = verdict.outcome.picks if verdict.outcome else None
-        return NodeLoad(candidates, free, sum(len(p) for p in picks) if picks else 0)
+    def _preferred(self, asked: Asked, plans: Iterable[Plan], policy: Policy) -> list[Plan]:
+        """Choose the devices anew by the policy, and put the best nodes first."""
+        scored: list[tuple[float, Plan]] = []
+        builders: dict[int, AllocationBuilder] = {}  # by identity: equal nodes share one outcome
+        for plan in plans:
+            view = self.view(plan.node)
+            verdict, _ = asked.verdict(view, 0)
+            assert verdict.outcome is not None
+            found = preferred(asked, view, policy, verdict.outcome)
+            builder = builders.get(id(found))
+            if builder is None:
+                builder = AllocationBuilder(asked.question, found.outcome, self.new_share_id)
+                builders[id(found)] = builder
+            scored.append((-found.score, Plan(plan.node, plan.steps, view, builder.build)))
+        scored.sort(key=itemgetter(0))
+        return [plan for _, plan in scored]
 
 
 def _error(found: FatalFound, view: NodeView, claims: Sequence[ResourceClaim]) -> AllocationError:
