@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--policy",
         default="",
-        choices=["", *POLICIES, TOPOLOGY],
+        choices=list(dict.fromkeys(["", *POLICIES, TOPOLOGY])),
         help="choose nodes and devices by this policy",
     )
     add("--feature-gates", metavar="NAME=true,…", default="", help="switch features as on kube-scheduler")

@@ -21,6 +21,7 @@ from dray.scheduler.devices import Booking, Devices, kind_of
 from dray.scheduler.extended import ExtendedResources, is_leftover, special_claim, variants
 from dray.scheduler.gangs import GangPlacement, Member, place_gang
 from dray.scheduler.neighbours import Neighbours
+from dray.scheduler.nodeallocatable import Footprint, extra_in_status, footprint
 from dray.scheduler.placing import Placement, Placer, Unplaceable
 from dray.scheduler.preemption import Preemption, may_preempt, plan_preemption
 from dray.scheduler.queue import Entry, Help, SchedulingQueue, Wish
@@ -35,6 +36,7 @@ __all__ = [
     "Devices",
     "Entry",
     "ExtendedResources",
+    "Footprint",
     "GangPlacement",
     "Help",
     "Member",
@@ -51,6 +53,8 @@ __all__ = [
     "Unplaceable",
     "Wish",
     "claim_keys",
+    "extra_in_status",
+    "footprint",
     "gather_claims",
     "has_binding_conditions",
     "is_leftover",

@@ -32,6 +32,7 @@ from dray.scheduler import (
     SchedulingQueue,
     Wish,
     claim_keys,
+    extra_in_status,
 )
 
 COMPANY_FOR = 60.0  # seconds that we stay careful after another scheduler was seen
@@ -363,7 +364,7 @@ class Caches:
         if known is not None and known.node == new.spec.node_name:
             self.state.refresh(new)
         else:
-            self.state.assume(new, new.spec.node_name)
+            self.state.assume(new, new.spec.node_name, extra=extra_in_status(new))
         if old is None or not old.spec.node_name:
             if new.spec.scheduler_name == self.scheduler_name:
                 self.on_pod_gone(new)

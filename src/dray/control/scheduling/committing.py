@@ -30,6 +30,7 @@ from dray.api.core import Pod
 from dray.api.features import Features
 from dray.api.resource import AllocationResult, ResourceClaim
 from dray.client import (
+    MERGE_PATCH,
     STRATEGIC_PATCH,
     Client,
     ClientError,
@@ -100,6 +101,7 @@ class _Trail:
 
     reserved: list[tuple[ResourceClaim, str]] = field(default_factory=list)  # claim, consumer uid
     created: list[_Metadata] = field(default_factory=list)  # claims for extended resources
+    noted: list[Pod] = field(default_factory=list)  # pods whose status tells of node resources
 
 
 @dataclass(slots=True)
@@ -169,6 +171,9 @@ class Committer:
             await self._wait_for_drivers(key)
         if placed.mappings:
             await self._note_extended(placed, trail)
+        if placed.node_statuses:
+            await self._note_node_resources(placed.pod, placed.node_statuses)
+            trail.noted.append(placed.pod)
         await self._bind(placed.pod, placed.placement.node)
 
     async def _allocate(
@@ -269,6 +274,13 @@ class Committer:
             except ClientError as error:
                 # The claim controller removes reservations of pods that are gone; nothing is lost.
                 log.debug("cannot take back the reservation of %s: %s", claim.metadata.name, error)
+        for pod in trail.noted:
+            try:
+                # An explicit empty list: servers keep the field when it is merely left out.
+                if pod.metadata.uid not in bound:
+                    await self._note_node_resources(pod, ())
+            except ClientError as error:
+                log.debug("cannot clear the node resources of %s: %s", pod.metadata.name, error)
         for meta in trail.created:
             try:
                 await self.delete_claim(meta.name, meta.namespace)
@@ -351,6 +363,15 @@ class Committer:
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"extendedResourceClaimStatus": status}}
         path = kinds.PODS.path(pod.metadata.namespace, pod.metadata.name, "status")
         await self.client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
+
+    async def _note_node_resources(self, pod: Pod, statuses: Sequence[dict[str, Any]]) -> None:
+        """Tell kubelet and other schedulers what the pod's devices cost of the node."""
+        body = {
+            "metadata": {"uid": pod.metadata.uid},
+            "status": {"nodeAllocatableResourceClaimStatuses": statuses},
+        }
+        path = kinds.PODS.path(pod.metadata.namespace, pod.metadata.name, "status")
+        await self.client.call("PATCH", path, body, content_type=MERGE_PATCH, view=None)
 
     # --- the pod --------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from dray.allocator import AllocationError, Plan, Undo, World
 from dray.api.core import ContainerExtendedResourceRequest, Pod, PodGroup
@@ -26,6 +27,7 @@ from dray.scheduler import (
     PodClaims,
     PodShape,
     Unplaceable,
+    footprint,
     gather_claims,
     has_binding_conditions,
     is_leftover,
@@ -37,6 +39,7 @@ from dray.scheduler import (
     special_claim,
     variants,
 )
+from dray.scheduler.amounts import sum_requests
 
 _NO_CLAIMS = PodClaims()
 Mappings = tuple[ContainerExtendedResourceRequest, ...]
@@ -52,6 +55,7 @@ class Placed:
     placement: Placement
     group: PodGroup | None = None
     mappings: Mappings = ()  # of the claim for extended resources, if there is one
+    node_statuses: tuple[dict[str, Any], ...] = ()  # what its devices cost of the node's own resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class Later:
 Decision = list[Placed] | Unplaceable | NotReady | ClearFirst | Later
 
 _NODES_BESIDE = 8  # nodes to try when room must be left for others
+_NODES_WITH_COST = 16  # nodes to try when devices cost node resources
 _QUIET = 1.0  # seconds without a foreign allocation after which the last devices may be taken
 
 
@@ -155,7 +160,32 @@ class Decider:
             return answer
         if isinstance(answer, Unplaceable):
             return self._unusable(pod, claims) or answer
+        if "DRANodeAllocatableResources" in self._features and claims.all:
+            return self._with_footprint(pod, shape, claims, answer, within)
         return [Placed(pod, shape, claims, answer, self._claim_group(pod))]
+
+    def _with_footprint(
+        self, pod: Pod, shape: PodShape, claims: PodClaims, answer: Placement, within: int | None
+    ) -> list[Placed] | Unplaceable:
+        """Accept the placement if the node has room for what the devices cost, else look elsewhere."""
+        nodes = self.caches.state.all_nodes if within is None else within
+        problem = ""
+        for _ in range(_NODES_WITH_COST):
+            known = self.caches.state.nodes[answer.node]
+            held = [(each, each.status.allocation) for each in claims.allocated if each.status.allocation]
+            held += list(zip(answer.claims, answer.allocations, strict=True))
+            cost = footprint(pod, held, self.caches.rivals.device_of)
+            if not cost.problem and known.has_room(sum_requests([shape.requests, cost.extra])):
+                answer = Placement(answer.node, answer.claims, answer.allocations, cost.extra)
+                group = self._claim_group(pod)
+                return [Placed(pod, shape, claims, answer, group, (), cost.statuses)]
+            problem = cost.problem or f"the devices on {answer.node} cost more cpu or memory than it has left"
+            nodes &= ~known.bit
+            following = self.placer.place(pod, shape, claims, within=nodes)
+            if isinstance(following, Unplaceable):
+                break
+            answer = following
+        return Unplaceable(frozenset({Help.DEVICES, Help.ROOM, Help.NODES}), lambda: problem)
 
     def _place_beside(
         self, pod: Pod, shape: PodShape, claims: PodClaims, within: int | None

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from dray.allocator import Policy, policy_named
+from dray.allocator import POLICIES, Policy, policy_named
 from dray.api.core import Pod
 from dray.api.features import Features
 from dray.api.resource import ResourceClaim
@@ -102,7 +102,10 @@ class SchedulingLoop:
         self.is_ready = asyncio.Event()
         self.caches = Caches(client, self.options.name, self.options.features, new_uid)
         name = self.options.policy
-        policy: Policy | None = policy_named(name) if name and name != TOPOLOGY else None
+        # Closeness is a wish added to the claims; the allocator may have an order of devices for it, too.
+        policy: Policy | None = (
+            policy_named(name) if name and (name != TOPOLOGY or name in POLICIES) else None
+        )
         self.placer = Placer(
             self.caches.state,
             self.caches.devices,

@@ -122,6 +122,10 @@ class Rivals:
     def _has_counters(self, pool: Pool) -> bool:
         return any(each.spec.shared_counters for each in self._slices.get(pool, {}).values())
 
+    def device_of(self, result: DeviceRequestAllocationResult) -> Device | None:
+        """Return the device of a result as it is published now."""
+        return self._device((result.driver, result.pool, result.device))
+
     def _device(self, key: DeviceKey) -> Device | None:
         devices = (device for each in self._newest(key[:2]) for device in each.spec.devices)
         return next((device for device in devices if device.name == key[2]), None)
