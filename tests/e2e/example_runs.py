@@ -10,6 +10,7 @@
     - delete: {kind: Pod, name: basic}
     - fault: {node: workstation-1, driver: gpu.nvidia.com, device: gpu-0, health: Unhealthy}
     - refused: {apply: file.yaml, because: text}    the server says no
+    - run: {program: driver.py, node: workstation-1}   a driver of the folder, on that node, until the end
 
 `has` is a part of the object: each key must match, `null` means absent, and each entry of a list must
 match an entry of its own. Examples that use different nodes run side by side.
@@ -18,6 +19,8 @@ match an entry of its own. Examples that use different nodes run side by side.
 import asyncio
 import contextlib
 import fnmatch
+import os
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,6 +133,7 @@ class Player:
         self.patience = patience
         self.nodes = [f"{profile}-1" for profile in example.cluster]
         self._made: list[Object] = []
+        self._programs: list[asyncio.subprocess.Process] = []
 
     async def play(self) -> None:
         """Apply the manifest and go through the steps; always cleans up."""
@@ -188,6 +192,19 @@ class Player:
         what = dict(what)
         file = self._fault_file(what.pop("node"), what.pop("driver"))
         file.change(what.pop("device"), msgspec.convert(what, DeviceFault))
+
+    async def do_run(self, what: Object) -> None:
+        """Start a driver on a node; cleaning up ends it."""
+        root = self.data / "nodes" / what["node"]
+        command = [str(self.example.folder / what["program"]), "--node-name", what["node"]]
+        command += ["--kubelet-dir", str(root), "--cdi-dir", str(root / "cdi")]
+        with (self.data / "logs" / f"{self.example.name}.log").open("wb") as log:
+            self._programs.append(
+                await asyncio.create_subprocess_exec(
+                    sys.executable, *command, stdout=log, stderr=log,
+                    env={**os.environ, "KUBECONFIG": str(self.data / "admin.kubeconfig")},
+                )
+            )  # fmt: skip
 
     def _fault_file(self, node: str, driver: str) -> FaultFile:
         return FaultFile(self.data / "nodes" / node / "faults" / f"{driver}.yaml")
@@ -291,9 +308,13 @@ class Player:
             try:
                 await self.client.get(known.NAMESPACES, self.example.namespace)
             except NotFound:
-                return
+                break
             await asyncio.sleep(LOOK)
-        raise Mismatch(f"{self.example.name}: the namespace {self.example.namespace} does not go away")
+        else:
+            raise Mismatch(f"{self.example.name}: the namespace {self.example.namespace} does not go away")
+        for program in self._programs:  # last: pods need their driver to end
+            program.terminate()
+            await program.wait()
 
 
 async def play_all(examples: list[Example], kubeconfig: Path, data: Path, patience: float) -> dict[str, str]:
