@@ -198,13 +198,15 @@ async def _watches(stack: Stack, size: Size, results: Results) -> None:
             ]  # fmt: skip
             await asyncio.sleep(SETTLE)
             meter, started = Meter(stack), time.clock_gettime(time.CLOCK_MONOTONIC)
-            writing = asyncio.create_task(drive(stack.port, bodies, 16))
+            writing = asyncio.create_task(drive(stack.port, bodies, 4))
             words = (await asyncio.to_thread(process.stdout.readline)).split()
             await writing
             if not words or words[0] != "seen":
                 raise RuntimeError(f"watchers of {stack.name} missed events: {words}")
             seconds = float(words[1]) - started
-            sample = meter.sample(n_watchers * n_events / seconds, more_load=float(words[2]))
+            sample = meter.sample(int(words[3]) / seconds, more_load=float(words[2]))
+            if int(words[4]):
+                sys.stderr.write(f"  {stack.name} cut off {words[4]} of {n_watchers} watchers\n")
             results.samples[f"watch {n_watchers}"].append(sample)
         finally:
             process.kill()
