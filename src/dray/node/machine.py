@@ -257,7 +257,7 @@ class PodMachine:
         state.failures = 1 if is_forgiven else state.failures + 1
         if self.stage == STOPPING:
             yield from self._continue_stopping()
-        else:
+        elif self.stage != PREPARING:  # else it was adopted, and is judged when the claims are prepared
             yield from self._restart_or_end(state, now)
         yield Report()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import logging
@@ -310,6 +311,14 @@ class PodRunner:
     def on_exit(self, id: ContainerId, exit_code: int, reason: str) -> None:
         """Take the end of a container; called by the runtime."""
         known = self._pods.get(id.pod_uid)
+        if known is None and id.pod_uid in self._found:
+            # It ended between our finding it and our seeing its pod.
+            self._found[id.pod_uid] = [
+                dataclasses.replace(found, exit_code=exit_code, finished_at=time.time())
+                if (found.name, found.attempt) == (id.name, id.attempt)
+                else found
+                for found in self._found[id.pod_uid]
+            ]
         if known is not None:
             self._cancel_probe(known, id.name)
             over = known.overs.get(id.name)

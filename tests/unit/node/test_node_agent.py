@@ -287,12 +287,13 @@ async def test_containers_survive_the_agent_and_are_adopted(cluster):
 
 async def test_a_container_that_ended_while_no_agent_was_there_is_reported(cluster):
     async with running_agent(cluster.api.client(), cluster.settings):
-        box = container(script="sleep 0.3; exit 7")
+        box = container(script="sleep 0.3; echo last words; exit 7")
         cluster.api.put(pod_path(), pod(claims=(), containers=[box]))
         await cluster.phase("Running")
     await asyncio.sleep(0.5)
     async with running_agent(cluster.api.client(), cluster.settings):
         await cluster.phase("Failed")
+        assert cluster.log() == "last words\n"
         assert cluster.status()["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 7
 
 

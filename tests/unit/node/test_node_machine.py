@@ -248,14 +248,27 @@ EVENTS = st.one_of(
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(EVENTS, max_size=25), st.sampled_from(["Always", "OnFailure", "Never"]))
-def test_whatever_happens_the_rules_hold(events, policy):
+@given(
+    st.lists(EVENTS, max_size=25),
+    st.sampled_from(["Always", "OnFailure", "Never"]),
+    st.lists(
+        st.builds(
+            s.Found,
+            st.sampled_from(["c0", "c1", "i0", "s0"]),
+            st.integers(0, 1),
+            st.just(50.0),
+            st.sampled_from([None, 0, 1]),
+        ),
+        max_size=3,
+    ),
+)
+def test_whatever_happens_the_rules_hold(events, policy, found):
     machine = pod_machine(
         containers=2, init=[{"name": "s0", "restartPolicy": "Always"}, {"name": "i0"}], restart=policy
     )
     order = [m.PREPARING, m.INITIALIZING, m.RUNNING, m.STOPPING, m.RELEASING, m.FINISHED]
     is_prepared, stage, asked = False, 0, 0
-    for event in [s.Restored(), *events]:
+    for event in [s.Restored(found), *events]:
         before = machine.stage
         is_prepared = is_prepared or (isinstance(event, s.ClaimsPrepared) and before == m.PREPARING)
         for instruction in machine.handle(event, 100.0):

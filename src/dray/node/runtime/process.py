@@ -9,7 +9,7 @@ machine, tests and demos; use `runc` where the walls matter.
 Mounts do not exist here. The variable DRAY_MOUNTS holds a JSON object from container
 path to host path, for volumes and CDI mounts alike; devices nodes are used in place.
 
-Each container has a shim, five lines of sh, that starts the command, waits, and
+Each container has a shim, ten lines of sh, that starts the command, waits, and
 writes the exit code to a file. It needs no agent, so containers survive a kill -9
 of the agent, and the next one learns from the files what happened meanwhile.
 """
@@ -35,20 +35,23 @@ from dray.node.runtime.contract import ContainerId, ExecResult, FoundContainer, 
 from dray.node.runtime.limits import Limits
 
 # $1 is the container's directory. `trap :` (not '') leaves signals working in the command:
-# a handler is reset when a child is started, an ignored signal stays ignored. The group is
-# killed at the end because a container does not outlive its first process.
+# a handler is reset when a child is started, an ignored signal stays ignored. At the end the shim
+# says so through the pipe `done` and holds the pipes open until an agent has taken the last
+# output (`taken`), however long that takes. Then it kills the group, because a container does not
+# outlive its first process.
 SHIM = """
-exec 3<>"$1/stdout" 4<>"$1/stderr"
+exec 3<>"$1/stdout" 4<>"$1/stderr" 5<>"$1/done" 6<>"$1/taken"
 echo $$ >"$1/pid"
 trap : TERM INT HUP QUIT USR1 USR2
 for group in $2; do echo $$ >"$group/cgroup.procs"; done
 dir=$1; shift 2
-"$@" >&3 2>&4 3>&- 4>&- </dev/null
-code=$?
-echo $code >"$dir/exit"
-trap - TERM
+"$@" >&3 2>&4 3>&- 4>&- 5>&- 6>&- </dev/null
+echo $? >"$dir/exit"
+echo >&5
+read -r _ <&6
 kill -KILL 0
 """
+_PIPES = ("stdout", "stderr", "done", "taken")
 _PAUSE = "pause"  # images of this name do nothing, for ever
 _KILLED = 137
 
@@ -65,6 +68,7 @@ class _Running:
     env: Sequence[str] = ()
     cwd: str = "/"
     pidfd: int = -1
+    done: int = -1  # the pipe through which the shim says that the command has ended
     was_killed: bool = False
 
 
@@ -93,7 +97,9 @@ class ProcessRuntime:
         (folder / "env.json").write_text(json.dumps({"env": list(env), "cwd": cwd}))
         groups = self._make_groups(launch)
         user, group = self._credentials(launch, folder)
-        started_at = time.time()
+        running = _Running(launch.id, folder, 0, time.time(), env=env, cwd=cwd)
+        # Before the shim: a pipe that nobody else holds loses what a quick command wrote.
+        self._open_pipes(running, launch.log_path)
         try:
             process = subprocess.Popen(  # noqa: ASYNC220 (a fork takes a millisecond; threads would reorder starts)
                 ["/bin/sh", "-c", SHIM, "shim", str(folder), " ".join(groups), *command],
@@ -107,10 +113,11 @@ class ProcessRuntime:
                 group=group,
             )
         except OSError as error:
+            self._close_pipes(running)
             shutil.rmtree(folder, ignore_errors=True)
             raise StartError("RunContainerError", f"cannot start {command[0]}: {error.strerror}") from error
-        running = _Running(launch.id, folder, process.pid, started_at, env=env, cwd=cwd)
-        self._watch(running, launch.log_path)
+        running.pid = process.pid
+        self._watch(running)
         # Popen would warn about a child it never waited for; `_ended` waits for it.
         process.returncode = 0
 
@@ -144,8 +151,8 @@ class ProcessRuntime:
         # A start that was cut short left a folder without a process: begin again.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        os.mkfifo(folder / "stdout", 0o600)
-        os.mkfifo(folder / "stderr", 0o600)
+        for name in _PIPES:
+            os.mkfifo(folder / name, 0o600)
         return folder
 
     def _folder(self, id: ContainerId) -> Path:
@@ -160,7 +167,7 @@ class ProcessRuntime:
         if user is None or os.geteuid() != 0 or user == 0:
             return None, None
         group = group if group is not None else user
-        for path in (folder, folder / "stdout", folder / "stderr"):
+        for path in (folder, *(folder / name for name in _PIPES)):
             os.chown(path, user, group)
         return user, group
 
@@ -171,9 +178,33 @@ class ProcessRuntime:
 
     # --- watching ---------------------------------------------------------------
 
-    def _watch(self, running: _Running, log_path: Path) -> None:
+    def _open_pipes(self, running: _Running, log_path: Path) -> None:
         running.log = LogFile(log_path)
         running.pumps = [LogPump(running.folder / name, name, running.log) for name in ("stdout", "stderr")]
+        running.done = os.open(running.folder / "done", os.O_RDWR | os.O_NONBLOCK)
+        asyncio.get_running_loop().add_reader(running.done, self._take_output, running)
+
+    def _close_pipes(self, running: _Running) -> None:
+        for pump in running.pumps:
+            pump.finish()
+        running.pumps = []
+        if running.log is not None:
+            running.log.close()
+            running.log = None
+        if running.done >= 0:
+            asyncio.get_running_loop().remove_reader(running.done)
+            os.close(running.done)
+            running.done = -1
+
+    def _take_output(self, running: _Running) -> None:
+        """The command has ended: take what it left in the pipes and let the shim go."""
+        folder = running.folder
+        self._close_pipes(running)
+        taken = os.open(folder / "taken", os.O_RDWR | os.O_NONBLOCK)
+        os.write(taken, b"\n")
+        os.close(taken)
+
+    def _watch(self, running: _Running) -> None:
         running.pidfd = os.pidfd_open(running.pid)
         self._running[running.id] = running
         asyncio.get_running_loop().add_reader(running.pidfd, self._ended, running)
@@ -183,10 +214,7 @@ class ProcessRuntime:
         os.close(running.pidfd)
         with contextlib.suppress(ChildProcessError):  # adopted from a previous agent: not our child
             os.waitpid(running.pid, os.WNOHANG)
-        for pump in running.pumps:
-            pump.finish()
-        if running.log is not None:
-            running.log.close()
+        self._close_pipes(running)
         code = _read_exit(running.folder)
         if code is None:
             # The shim itself was killed: by us, or by somebody who knows no mercy.
@@ -213,14 +241,14 @@ class ProcessRuntime:
             pid = int((folder / "pid").read_text())
         except (OSError, ValueError):
             return None  # never came to life
-        code = _read_exit(folder)
-        if code is None and _is_shim(pid, folder):
+        if _is_shim(pid, folder):
+            # The command may have ended; then the shim waits for us to take its output.
             stored = json.loads((folder / "env.json").read_text())
             running = _Running(id, folder, pid, started_at, env=stored["env"], cwd=stored["cwd"])
-            self._watch(running, Path((folder / "log").read_text()))
+            self._open_pipes(running, Path((folder / "log").read_text()))
+            self._watch(running)
             return FoundContainer(id, started_at, None)
-        if code is None:
-            code = _read_exit(folder)  # it may have ended between the two looks
+        code = _read_exit(folder)
         if code is None:
             code = _KILLED
             (folder / "exit").write_text(str(code))
@@ -294,8 +322,7 @@ class ProcessRuntime:
         for running in self._running.values():
             loop.remove_reader(running.pidfd)
             os.close(running.pidfd)
-            for pump in running.pumps:
-                pump.finish()
+            self._close_pipes(running)
         self._running.clear()
 
 
