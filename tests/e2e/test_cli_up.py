@@ -1,0 +1,162 @@
+"""The commands against a running `dray up`: as people type them, in processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+class Running:
+    """A system of one simulated node, and a way to type commands at it."""
+
+    def __init__(self, folder):
+        self.data = folder / "data"
+        keys = ("PATH", "LANG", "PYTHONPATH", "VIRTUAL_ENV")
+        kept = {key: value for key, value in os.environ.items() if key in keys}
+        self.environment = {**kept, "HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
+        self.process = self.start(
+            "up", "--sim", "dgx-h100", "--no-host", "--secure-port", "0", "--data", str(self.data)
+        )
+        lines = []
+        for line in self.process.stdout:
+            lines.append(line)
+            if "dray is up" in line:
+                return
+        pytest.fail(f"dray up ended: {''.join(lines)}{self.process.stderr.read()}")
+
+    def start(self, *arguments):
+        return subprocess.Popen(
+            [sys.executable, "-m", "dray", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+        )
+
+    def dray(self, *arguments, timeout=60):
+        process = self.start(*arguments)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        assert "Traceback" not in err
+        return process.returncode, out, err
+
+    def data_of(self, *arguments):
+        code, out, err = self.dray(*arguments, "-o", "json")
+        assert code == 0, err
+        return json.loads(out)
+
+    def eventually(self, question, seconds=15):
+        limit = time.monotonic() + seconds
+        while not (answer := question()):
+            assert time.monotonic() < limit, "did not come true in time"
+            time.sleep(0.2)
+        return answer
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory):
+    system = Running(tmp_path_factory.mktemp("up"))
+    yield system
+    if system.process.poll() is None:
+        system.process.send_signal(signal.SIGINT)
+        system.process.communicate(timeout=60)
+    system.process.stdout.close()
+    system.process.stderr.close()
+
+
+def test_run_gives_the_output_and_the_exit_code_of_the_command_and_leaves_nothing(up):
+    code, out, _ = up.dray(
+        "run", "--device", "gpu.nvidia.com", "--min", "memory=40Gi", "--", "sh", "-c", "env; exit 7"
+    )
+    assert code == 7
+    assert "gpu.nvidia.com/dgx-h100-1/gpu-0" in out
+    up.eventually(lambda: up.data_of("get", "claims") == [])
+
+
+def test_run_says_why_there_are_no_devices_and_gives_up_in_time(up):
+    code, _, err = up.dray(
+        "run", "--device", "gpu.nvidia.com", "--count", "9", "--timeout", "3", "--", "true"
+    )
+    assert code == 124
+    assert "ask for 8 instead of 9" in err
+    up.eventually(lambda: up.data_of("get", "claims") == [])
+
+
+def test_ctrl_c_deletes_the_pod_and_the_claim(up):
+    process = up.start("run", "--device", "gpu.nvidia.com", "--", "sh", "-c", "echo started; sleep 600")
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "deleting" in err
+    up.eventually(lambda: up.data_of("get", "claims") == [])
+
+
+def test_a_detached_command_goes_on_and_is_seen_by_the_other_commands(up):
+    code, out, _ = up.dray(
+        "run", "--detach", "--name", "hog", "--device", "gpu.nvidia.com", "--count", "8", "--", "sleep", "600"
+    )
+    assert (code, out) == (0, "hog\n")
+    up.eventually(lambda: up.data_of("get", "claims", "hog")[0]["state"] == "reserved")
+    assert "default/hog (hog)" in up.dray("top", "--once")[1]
+    code, text, _ = up.dray("explain", "pod", "hog")
+    assert code == 0
+    assert "runs on node dgx-h100-1" in text
+    assert up.dray("run", "--name", "hog", "--device", "gpu.nvidia.com", "--", "true")[0] == 2
+
+
+def test_a_device_that_vanishes_is_gone_until_it_is_healed(up):
+    def names():
+        return {row["device"] for row in up.data_of("get", "devices", "dgx-h100-1")}
+
+    assert "gpu-7" in names()
+    assert up.dray("fault", "dgx-h100-1", "gpu-7", "vanish")[0] == 0
+    assert up.data_of("fault")[0]["fault"] == {"vanish": True}
+    up.eventually(lambda: "gpu-7" not in names())
+    assert up.dray("fault", "dgx-h100-1", "gpu-7", "clear")[0] == 0
+    up.eventually(lambda: "gpu-7" in names())
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("fault", "dgx-h100-9", "gpu-0", "vanish"), "did you mean dgx-h100-1?"),
+        (("fault", "dgx-h100-1", "gpu0", "vanish"), "nearest: gpu-0"),
+        (("run", "--device", "gpu.nvidia.con", "--", "true"), "did you mean gpu.nvidia.com?"),
+    ],
+)
+def test_wrong_names_are_answered_with_the_nearest(up, words, hint):
+    code, _, err = up.dray(*words)
+    assert code == 2
+    assert hint in err
+
+
+def test_check_and_snapshot_work_against_it(up, tmp_path):
+    manifest = tmp_path / "claim.yaml"
+    manifest.write_text(
+        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: c}\n"
+        "spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com, count: 9}}]}}\n"
+    )
+    code, out, _ = up.dray("check", str(manifest), "--against", str(up.data / "admin.kubeconfig"))
+    assert code == 1
+    assert "[never-fits]" in out
+    assert up.dray("snapshot", str(tmp_path / "s.json"))[0] == 0
+    code, out, _ = up.dray("get", "nodes", "--against", str(tmp_path / "s.json"))
+    assert "dgx-h100-1" in out
+
+
+def test_down_stops_it(up):
+    assert up.dray("status")[0] == 0
+    stopping = up.start("down")
+    up.process.wait(timeout=30)  # we are the parent: until we look, an ended process still counts as one
+    assert stopping.communicate(timeout=30)[1] == "stopped\n"
+    assert stopping.returncode == 0
+    assert up.dray("status")[0] == 1
