@@ -93,6 +93,7 @@ class GarbageCollector(Controller):
         self.dependents: dict[str, set[str]] = {}  # owner uid -> uids of objects that name it
         self._followed: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._resource_by_kind: dict[tuple[str, str], Resource] = {}  # (apiVersion group, kind) -> resource
+        self._puzzles: set[str] = set()  # uids of objects with an owner of a kind that is not served (yet)
         self._kinds_changed = asyncio.Event()
         self._has_overview = asyncio.Event()  # every resource has been listed once
 
@@ -126,6 +127,10 @@ class GarbageCollector(Controller):
                     fresh.append(informer)
             for informer in fresh:
                 await informer.wait_synced()
+            if fresh:
+                for uid in self._puzzles:
+                    self.enqueue(uid)
+                self._puzzles.clear()
             if resources:
                 self._has_overview.set()
             try:
@@ -154,6 +159,7 @@ class GarbageCollector(Controller):
                     self.enqueue(new.metadata.uid)
             elif old is not None:
                 self.nodes.pop(old.metadata.uid, None)
+                self._puzzles.discard(old.metadata.uid)
                 for dependent in self.dependents.get(old.metadata.uid, ()):
                     self.enqueue(dependent)
                 # Somebody who is deleted in the foreground may have waited for this one.
@@ -191,6 +197,8 @@ class GarbageCollector(Controller):
             if known is not None and known.meta.namespace not in ("", node.meta.namespace):
                 known = None  # an owner in another namespace is no owner
             if known is None:
+                if (_group(owner.api_version), owner.kind) not in self._resource_by_kind:
+                    self._puzzles.add(node.meta.uid)
                 gone = await self._is_gone(owner, node.meta.namespace)
                 (absent if gone else solid).append(owner)
             elif known.meta.deletion_timestamp is not None and FOREGROUND in known.meta.finalizers:

@@ -123,9 +123,16 @@ class NodeLifecycle(Controller):
 
     name = "node-lifecycle"
 
-    def __init__(self, caches: Caches, clock: Clock = utc_now, grace: timedelta = GRACE) -> None:
+    def __init__(
+        self,
+        caches: Caches,
+        clock: Clock = utc_now,
+        grace: timedelta = GRACE,
+        lost_node_grace: float = LOST_NODE_GRACE,
+    ) -> None:
         super().__init__(caches, clock)
         self.grace = grace
+        self.lost_node_grace = lost_node_grace
         self.nodes = caches.of(NODES, Node)
         self.leases = caches.of(LEASES, Lease)
         self.pods = caches.of(PODS, Pod)
@@ -239,8 +246,8 @@ class NodeLifecycle(Controller):
         node = self.nodes.get(pod.spec.node_name)
         if node is None:
             missing = steady_now() - self._missing_since.setdefault(pod.spec.node_name, steady_now())
-            if missing < LOST_NODE_GRACE:
-                return LOST_NODE_GRACE - missing
+            if missing < self.lost_node_grace:
+                return self.lost_node_grace - missing
             if await ignoring_absence(self.client.get(NODES, pod.spec.node_name, view=Node)) is None:
                 await self._fail(pod, "PodGC: node no longer exists")
                 await self._delete(pod, grace=0)

@@ -12,6 +12,7 @@ from dray.control.accounting import PoolStatusController, QuotaController
 from dray.control.budgets import BudgetController
 from dray.control.claims import ClaimController
 from dray.control.collecting import GarbageCollector
+from dray.control.groups import GroupProtection
 from dray.control.jobs import DaemonSetController, JobController
 from dray.control.namespaces import NamespaceController
 from dray.control.nodes import NodeLifecycle
@@ -25,6 +26,7 @@ CONTROLLERS: dict[str, type[Controller]] = {
         ClaimController,
         TaintEviction,
         PoolStatusController,
+        GroupProtection,
         GarbageCollector,
         NamespaceController,
         NodeLifecycle,
