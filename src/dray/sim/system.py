@@ -36,7 +36,7 @@ from dray.drivers.shipped import SHIPPED
 log = logging.getLogger("dray.sim")
 
 STATE_FILE = "system.json"
-READY_SECONDS = 30.0
+READY_SECONDS = 90.0  # a loaded machine is slow, not broken; a part that ends is noticed at once
 STOP_SECONDS = 10.0
 LONGEST_PAUSE = 30.0
 LONGEST_FOLDER = 28  # of the nodes' folder, so that sockets below it fit into 107 bytes
