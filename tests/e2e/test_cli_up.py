@@ -1,5 +1,6 @@
 """The commands against a running `dray up`: as people type them, in processes of their own."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,6 +9,9 @@ import sys
 import time
 
 import pytest
+
+from dray.client import Client
+from dray.sim.snapshot import capture
 
 
 class Running:
@@ -53,6 +57,18 @@ class Running:
         assert code == 0, err
         return json.loads(out)
 
+    def look(self):
+        """Return the cluster as it is now, without the cost of a process."""
+
+        async def capture_once():
+            async with Client.connect(self.data / "admin.kubeconfig") as client:
+                return await capture(client)
+
+        return asyncio.run(capture_once())
+
+    def has_no_claims(self):
+        return not self.look().claims
+
     def eventually(self, question, seconds=15):
         limit = time.monotonic() + seconds
         while not (answer := question()):
@@ -78,7 +94,7 @@ def test_run_gives_the_output_and_the_exit_code_of_the_command_and_leaves_nothin
     )
     assert code == 7
     assert "gpu.nvidia.com/dgx-h100-1/gpu-0" in out
-    up.eventually(lambda: up.data_of("get", "claims") == [])
+    up.eventually(up.has_no_claims)
 
 
 def test_run_says_why_there_are_no_devices_and_gives_up_in_time(up):
@@ -87,7 +103,7 @@ def test_run_says_why_there_are_no_devices_and_gives_up_in_time(up):
     )
     assert code == 124
     assert "ask for 8 instead of 9" in err
-    up.eventually(lambda: up.data_of("get", "claims") == [])
+    up.eventually(up.has_no_claims)
 
 
 def test_ctrl_c_deletes_the_pod_and_the_claim(up):
@@ -97,7 +113,7 @@ def test_ctrl_c_deletes_the_pod_and_the_claim(up):
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "deleting" in err
-    up.eventually(lambda: up.data_of("get", "claims") == [])
+    up.eventually(up.has_no_claims)
 
 
 def test_a_detached_command_goes_on_and_is_seen_by_the_other_commands(up):
@@ -105,7 +121,8 @@ def test_a_detached_command_goes_on_and_is_seen_by_the_other_commands(up):
         "run", "--detach", "--name", "hog", "--device", "gpu.nvidia.com", "--count", "8", "--", "sleep", "600"
     )
     assert (code, out) == (0, "hog\n")
-    up.eventually(lambda: up.data_of("get", "claims", "hog")[0]["state"] == "reserved")
+    up.eventually(lambda: up.look().claims[0].status.reserved_for)
+    assert up.data_of("get", "claims", "hog")[0]["state"] == "reserved"
     assert "default/hog (hog)" in up.dray("top", "--once")[1]
     code, text, _ = up.dray("explain", "pod", "hog")
     assert code == 0
@@ -115,7 +132,7 @@ def test_a_detached_command_goes_on_and_is_seen_by_the_other_commands(up):
 
 def test_a_device_that_vanishes_is_gone_until_it_is_healed(up):
     def names():
-        return {row["device"] for row in up.data_of("get", "devices", "dgx-h100-1")}
+        return {device.name for found in up.look().slices for device in found.spec.devices}
 
     assert "gpu-7" in names()
     assert up.dray("fault", "dgx-h100-1", "gpu-7", "vanish")[0] == 0
