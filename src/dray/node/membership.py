@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import platform
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -159,10 +160,7 @@ class Membership:
         return {
             "capacity": dict(facts.capacity),
             "allocatable": dict(facts.capacity),
-            "addresses": [
-                {"type": "InternalIP", "address": facts.address},
-                {"type": "Hostname", "address": facts.name},
-            ],
+            "addresses": _addresses(facts),
             "daemonEndpoints": {"kubeletEndpoint": {"Port": facts.port}},
             "conditions": [
                 {
@@ -243,6 +241,14 @@ class Membership:
                 log.warning("slices not deleted: %s; again in %.1f s", error, pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, 30.0)
+
+
+def _addresses(facts: NodeFacts) -> list[dict[str, str]]:
+    addresses = [{"type": "InternalIP", "address": facts.address}]
+    # API servers try the host name first; a name that nobody can resolve would hide the address.
+    if facts.name == socket.gethostname().lower() and facts.address != "127.0.0.1":
+        addresses.append({"type": "Hostname", "address": facts.name})
+    return addresses
 
 
 def _node_info(runtime: str) -> dict[str, str]:
