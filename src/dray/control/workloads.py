@@ -313,8 +313,12 @@ class DeploymentController(Controller):
         if not running:
             return
         newest = max(running, key=_revision)
-        others = sum(found.spec.replicas for found in running if found is not newest)
-        wanted = max(0, deployment.spec.replicas - others)
+        total = sum(found.spec.replicas for found in running)
+        least = most = deployment.spec.replicas
+        if deployment.spec.strategy.type != "Recreate":
+            # A rollout may have been paused in the middle, with surplus pods: that is no reason to undo it.
+            most += resolve_amount(deployment.spec.strategy.rolling_update.max_surge, least, round_up=True)
+        wanted = max(0, newest.spec.replicas + min(max(total, least), most) - total)
         if newest.spec.replicas != wanted:
             meta = newest.metadata
             await self.client.patch(REPLICA_SETS, meta.name, {"spec": {"replicas": wanted}}, meta.namespace)
