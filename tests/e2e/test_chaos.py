@@ -53,7 +53,10 @@ class Victims:
                 *("--token-auth-file", folder / "tokens.csv"),
             ),
             "controllers": ("controllers", *reach),
-            **{f"scheduler-{name}": ("scheduler", *reach, "--name", name) for name in schedulers},
+            **{
+                f"scheduler-{number}": ("scheduler", *reach, "--name", name)
+                for number, name in enumerate(schedulers)
+            },
         }
 
     async def start(self, name):
@@ -310,10 +313,13 @@ async def test_a_few_kills_under_load_lose_nothing(tmp_path):
 
 
 @pytest.mark.heavy
-async def test_two_schedulers_that_are_killed_again_and_again_never_give_a_device_twice(tmp_path, capsys):
-    figures = await storm(tmp_path, ROUNDS // 5, SEED, schedulers=("one", "two"))
+@pytest.mark.parametrize("schedulers", [("one", "two"), ("one", "one")], ids=["two-names", "one-name"])
+async def test_two_schedulers_that_are_killed_again_and_again_never_give_a_device_twice(
+    tmp_path, capsys, schedulers
+):
+    figures = await storm(tmp_path, ROUNDS // 5, SEED, schedulers)
     with capsys.disabled():
-        print(f"\nchaos, two schedulers: {json.dumps(figures)}")
+        print(f"\nchaos, schedulers {schedulers}: {json.dumps(figures)}")
     assert figures["pods bound"] > ROUNDS / 25
 
 
