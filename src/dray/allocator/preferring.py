@@ -7,7 +7,7 @@ thing that differs from first-fit; every rule is still the search's own.
 Whether claims fit is always decided by the first-fit search. Only where it found a
 solution is a second search made in the preferred order; should that one end with an error
 or use up its (small) budget, first-fit's solution stands. So with every policy exactly the
-same claims fit on the same nodes (tests/property/test_allocator_policies.py).
+same claims fit on the same nodes (tests/property/test_allocator_policy_laws.py).
 
 Results are remembered per group of equal nodes, like verdicts. The groups know what is
 left of each device but not where it sits, so `topology` refines them by the attributes
