@@ -19,7 +19,7 @@ from dray.api.features import Features
 from dray.api.gating import drop_disabled_fields
 from dray.api.kinds import Kind
 from dray.api.schema import schema_of
-from dray.api.validation import ValidationContext
+from dray.api.validation import Accepted, ValidationContext
 from dray.server import reviews
 from dray.server.admission import AdmissionChain
 from dray.server.applying import Applier, FieldBooks
@@ -95,6 +95,7 @@ class Cluster:
         self.versions = Versions()
         self.objects = Objects(store, self.catalogue.stored, self.versions.stored_schema)
         self._selectors = Selectors(settings.features)
+        self._accepted = Accepted()
         self.custom = CustomKinds(self.objects, settings.world, self._serve_custom_kinds)
         self.versions.custom = self.custom
         self.discovery = Discovery()
@@ -215,7 +216,7 @@ class Cluster:
         return Health(checks, {"informer-sync": is_well, "shutdown": is_well})
 
     def _context(self, call: Call) -> ValidationContext:
-        return ValidationContext(self.settings.features, self._selectors, call.route.version)
+        return ValidationContext(self.settings.features, self._selectors, call.route.version, self._accepted)
 
 
 def _reviews(

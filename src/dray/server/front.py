@@ -160,6 +160,13 @@ async def _read_body(incoming: BaseRequest) -> bytes:
         raise too_large
     pieces: list[bytes] = []
     size = 0
+    if (
+        incoming.content.is_eof() and incoming.content.exception() is None
+    ):  # most bodies arrive with their head
+        body = incoming.content.read_nowait()
+        if len(body) > BODY_LIMIT:
+            raise too_large
+        return body
     try:
         async with asyncio.timeout(BODY_TIMEOUT):
             async for piece in incoming.content.iter_any():

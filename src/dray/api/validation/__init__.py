@@ -8,7 +8,7 @@ validates claims and classes hands in a `SelectorChecker`.
 """
 
 from dray.api.validation.admin_access import check_admin_access, check_admin_access_of_status
-from dray.api.validation.context import CelVerdict, NoCel, SelectorChecker, ValidationContext
+from dray.api.validation.context import Accepted, CelVerdict, NoCel, SelectorChecker, ValidationContext
 from dray.api.validation.core_kinds import validate_namespace_finalize
 from dray.api.validation.fields import ErrorType, FieldError, Path
 from dray.api.validation.node_features import check_declared_features
@@ -25,6 +25,7 @@ from dray.api.validation.registry import (
 )
 
 __all__ = [
+    "Accepted",
     "CelVerdict",
     "ErrorType",
     "FieldError",

@@ -67,7 +67,20 @@ _SPEC = Path("spec")
 def validate_claim(claim: Json, context: ValidationContext) -> list[FieldError]:
     """Check a new ResourceClaim."""
     errors = validate_new_metadata(metadata_of(claim), namespaced=True)
-    errors += validate_claim_spec(claim.get("spec") or {}, _SPEC, context)
+    accepted = context.accepted
+    if accepted is None:
+        return errors + _validate_new_spec(claim, context)
+    seal = accepted.seal("ResourceClaim", context.version, claim.get("spec"))
+    if seal in accepted:
+        return errors
+    found = _validate_new_spec(claim, context)
+    if not found:
+        accepted.add(seal)
+    return errors + found
+
+
+def _validate_new_spec(claim: Json, context: ValidationContext) -> list[FieldError]:
+    errors = validate_claim_spec(claim.get("spec") or {}, _SPEC, context)
     # The status of a new claim is thrown away, so nobody shall be told that it is wrong.
     fresh = {"spec": claim.get("spec")}
     return errors + check_declared(

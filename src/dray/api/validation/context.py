@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dray.api import codec
 from dray.api.features import Features
+
+_MOST_ACCEPTED = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,31 @@ class NoCel:
         return CelVerdict()
 
 
+class Accepted:
+    """Values that were judged before and found right.
+
+    Claims made from one template are equal but for their metadata; the second need not be
+    judged again. Whoever hands one in keeps features and CEL the same for its lifetime.
+    """
+
+    def __init__(self, most: int = _MOST_ACCEPTED) -> None:
+        self._most = most
+        self._seals: dict[tuple[str, str, bytes], None] = {}  # in order of age
+
+    def seal(self, rule: str, version: str, value: object) -> tuple[str, str, bytes]:
+        """Return what makes two values equal under a rule."""
+        return rule, version, codec.encode(value)
+
+    def __contains__(self, seal: tuple[str, str, bytes]) -> bool:
+        return seal in self._seals
+
+    def add(self, seal: tuple[str, str, bytes]) -> None:
+        """Remember a value; the oldest makes room."""
+        if len(self._seals) >= self._most:
+            del self._seals[next(iter(self._seals))]
+        self._seals[seal] = None
+
+
 @dataclass(frozen=True, slots=True)
 class ValidationContext:
     """The circumstances of one validation."""
@@ -40,3 +68,4 @@ class ValidationContext:
     features: Features = field(default_factory=Features.default)
     cel: SelectorChecker = field(default_factory=NoCel)
     version: str = "v1"  # API version of the request; shapes the paths of declared rules
+    accepted: Accepted | None = None  # None: judge everything anew

@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from dray.api import codec
 from dray.api.raw_json import RawJson
 from dray.api.schema import LIST, MAP, STRUCT, Type
 from dray.server.apply.fieldsets import SELF, Fields, below, has, insert
@@ -112,8 +113,45 @@ def _collect(value: Any, schema: Type | None, path: Path, result: Fields) -> Non
 def compare(old: Any, new: Any, schema: Type | None) -> Comparison:
     """Return how the new value differs from the old one; both are whole objects."""
     comparison = Comparison()
-    _compare_members(old, new, schema, comparison)
+    for name in {**old, **new}:
+        before, after = old.get(name, ABSENT), new.get(name, ABSENT)
+        member = _member_type(schema, name)
+        if name == "spec" and member is not None:
+            _compare_known(before, after, member, comparison)
+        else:
+            _compare(before, after, member, f"f:{name}", comparison)
     return comparison
+
+
+def _compare_known(old: Any, new: Any, schema: Type, out: Comparison) -> None:
+    """Book the differences of a spec; those of equal specs are remembered.
+
+    Objects made from one template are written with equal specs again and again, and the
+    paths of a spec depend on nothing else. Sets of paths are never changed in place.
+    """
+    if old is new or (old is not ABSENT and new is not ABSENT and _same(old, new)):
+        return
+    key = (id(schema), _seal(old), _seal(new))
+    known = _KNOWN.get(key)
+    if known is None:
+        inner = Comparison()
+        _compare(old, new, schema, "f:spec", inner)
+        if len(_KNOWN) >= _MOST_KNOWN:
+            del _KNOWN[next(iter(_KNOWN))]
+        known = _KNOWN[key] = (schema, inner)
+    inner = known[1]
+    out.removed.update(inner.removed)
+    out.modified.update(inner.modified)
+    out.added.update(inner.added)
+
+
+# (schema, old, new) -> the schema (so that no other one gets its id) and the differences
+_KNOWN: dict[tuple[int, bytes, bytes], tuple[Type, Comparison]] = {}
+_MOST_KNOWN = 1024
+
+
+def _seal(value: Any) -> bytes:
+    return b"" if value is ABSENT else codec.encode(value)
 
 
 def _compare_members(old: Any, new: Any, schema: Type | None, out: Comparison) -> None:

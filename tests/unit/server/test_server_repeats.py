@@ -1,0 +1,75 @@
+"""Equal specs are judged and compared once; nothing else may be taken for equal."""
+
+from typing import Any
+
+from dray.api.features import Features
+from dray.api.schema import schema_of
+from dray.api.validation import Accepted, CelVerdict, ValidationContext, validate_create
+from dray.server.apply.typed import compare
+
+KIND = "ResourceClaim.resource.k8s.io"
+SCHEMA = schema_of("resource.k8s.io", "v1", "ResourceClaim")
+
+
+class CountingCel:
+    """Accepts every expression but "wrong", and counts."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def check(self, expression: str, *, stored: bool, derived: bool) -> CelVerdict:
+        self.asked.append(expression)
+        return CelVerdict(error="no" if expression == "wrong" else None)
+
+
+def claim(name: str, expression: str, count: int = 1) -> dict[str, Any]:
+    wanted = {
+        "deviceClassName": "gpu",
+        "allocationMode": "ExactCount",
+        "count": count,
+        "selectors": [{"cel": {"expression": expression}}],
+    }
+    metadata = {"name": name, "namespace": "default"}
+    return {"metadata": metadata, "spec": {"devices": {"requests": [{"name": "r", "exactly": wanted}]}}}
+
+
+def test_an_equal_spec_is_judged_once() -> None:
+    cel = CountingCel()
+    context = ValidationContext(Features.default(), cel, "v1", Accepted())
+    for name in ("a", "b", "c"):
+        assert validate_create(KIND, claim(name, "true"), context) == []
+    assert cel.asked == ["true"]
+    assert validate_create(KIND, claim("d", "true", count=2), context) == []
+    assert cel.asked == ["true", "true"]
+
+
+def test_metadata_is_judged_every_time() -> None:
+    context = ValidationContext(Features.default(), CountingCel(), "v1", Accepted())
+    assert validate_create(KIND, claim("a", "true"), context) == []
+    assert [error.field for error in validate_create(KIND, claim("A_", "true"), context)] == ["metadata.name"]
+
+
+def test_a_wrong_spec_stays_wrong() -> None:
+    context = ValidationContext(Features.default(), CountingCel(), "v1", Accepted())
+    first, second = (validate_create(KIND, claim("a", "wrong"), context) for _ in range(2))
+    assert first and [str(each) for each in first] == [str(each) for each in second]
+
+
+def test_the_oldest_makes_room() -> None:
+    accepted = Accepted(most=2)
+    seals = [accepted.seal("rule", "v1", number) for number in range(3)]
+    for seal in seals:
+        accepted.add(seal)
+    assert [seal in accepted for seal in seals] == [False, True, True]
+    assert accepted.seal("rule", "v1beta1", 2) not in accepted
+
+
+def test_differences_of_equal_specs_are_those_of_the_first() -> None:
+    empty: dict[str, Any] = {"metadata": {}, "spec": {"devices": {}}}
+    first = compare(empty, claim("a", "true"), SCHEMA)
+    again = compare(empty, claim("b", "true"), SCHEMA)
+    assert (first.added, first.modified, first.removed) == (again.added, again.modified, again.removed)
+    other = compare(claim("a", "true"), claim("a", "true", count=2), SCHEMA)
+    back = compare(claim("a", "true", count=2), claim("a", "true"), SCHEMA)
+    assert other.modified and other.modified == back.modified
+    assert compare(claim("a", "true"), claim("a", "true"), SCHEMA).modified == {}
