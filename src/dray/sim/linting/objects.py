@@ -13,7 +13,7 @@ from dray.api.conversion import convert
 from dray.api.defaults import apply_defaults
 from dray.api.features import Features
 from dray.api.gating import GATED_FIELDS, drop_disabled_fields
-from dray.api.kinds import Kind, kind_of, split_api_version
+from dray.api.kinds import KINDS, Kind, kind_of, split_api_version
 from dray.api.reading import DecodeError, drop_empty, read
 from dray.api.schema import schema_of
 from dray.api.validation import (
@@ -60,7 +60,7 @@ def judge(obj: Object, features: Features, namespace: str) -> Judged:
     group, version = split_api_version(str(obj.get("apiVersion") or ""))
     name = str(obj.get("kind"))
     kind = kind_of(group, name)
-    if kind is None:
+    if kind is None or not kind.is_stored:
         return _judge_unknown(obj, group, name, features, namespace)
     problems: list[Problem] = []
     if version not in kind.versions:
@@ -103,7 +103,7 @@ def judge(obj: Object, features: Features, namespace: str) -> Judged:
 def _judge_unknown(obj: Object, group: str, name: str, features: Features, namespace: str) -> Judged:
     problems = []
     # A wrong group is the likeliest reason why a well-known kind is unknown.
-    near = next((row for row in _all_kinds() if row.kind == name or row.kind.lower() == name.lower()), None)
+    near = next((row for row in KINDS if row.is_stored and row.kind.lower() == name.lower()), None)
     if near is not None:
         problems.append(
             error(
@@ -126,12 +126,6 @@ def _judge_unknown(obj: Object, group: str, name: str, features: Features, names
     extent = "only its pod templates were checked" if templates else "it was not checked"
     problems.append(info("not-checked", "kind", f"{name} ({group or 'core'}) is unknown here; {extent}"))
     return Judged(problems, None)
-
-
-def _all_kinds() -> Iterator[Kind]:
-    from dray.api.kinds import KINDS
-
-    yield from KINDS
 
 
 def _stored(kind: Kind, version: str, obj: Object, namespace: str, problems: list[Problem]) -> Object | None:
@@ -292,8 +286,7 @@ def _expressions(path: str, holder: Object, class_name: str) -> Iterator[Selecto
 
 def _selector_problems(stored: Object, features: Features) -> Iterator[Problem]:
     for place in selectors_of(stored):
-        if place.expression:
-            yield from check_selector(place.expression, place.path, features, derived=place.derived)[0]
+        yield from check_selector(place.expression, place.path, features, derived=place.derived)[0]
 
 
 # --- habits ---------------------------------------------------------------------------------

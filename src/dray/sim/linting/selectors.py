@@ -16,7 +16,7 @@ from dray.api.features import Features
 from dray.cel import CompileError, Program, compile_derived, compile_selector
 from dray.cel.reads import reads_of
 from dray.cel.syntax import Call, Literal, Node, Select, walk
-from dray.sim.linting.findings import Problem, error, warning
+from dray.sim.linting.findings import Problem, error, info, warning
 
 COST_LIMIT = 1_000_000  # of one selector; more is refused by validation
 _COMPARISONS = {"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_"}
@@ -66,7 +66,7 @@ def check_selector(
         )  # fmt: skip
     if not derived and not isinstance(program.tree, Call) and str(program.output_type) != "bool":
         problems.append(
-            warning(
+            info(
                 "cel-not-bool",
                 path,
                 f"the value is that of {expression.strip()!r}, which need not be a boolean",
