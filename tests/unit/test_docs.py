@@ -4,6 +4,7 @@ How blocks are marked:
 
     ```python            runs, one after the other in one namespace per page, with a server at $KUBECONFIG
     ```python sketch     is compiled, and its imports run; the rest needs more than a page can show
+    ```yaml              parses; whole objects have no unknown fields
     ```console           in docs/: each `$ dray ...` runs; output below it, if any, is compared
 """
 
@@ -21,7 +22,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from dray.api.reading import read
+from dray.api.schema import schema_of
 from dray.cli.main import COMMANDS, main
 from dray.control.suite import CONTROLLERS
 
@@ -158,6 +162,29 @@ def test_a_server_starts_from_the_backup_that_the_page_makes(server, tmp_path, m
     exec(compile(code, "docs/operations.md", "exec"), {})
     with serving(tmp_path / "backup"):
         assert asyncio.run(call(tmp_path / "backup", "get", "precious", "default"))["data"] == {"a": "1"}
+
+
+# --- YAML ----------------------------------------------------------------------------
+
+
+def complaints_about(document):
+    """Return what the API server would say of an object's fields; fragments are not judged."""
+    if not isinstance(document, dict) or not {"apiVersion", "kind"} <= set(document):
+        return []
+    group, _, version = document["apiVersion"].rpartition("/")
+    return read(schema_of(group, version, document["kind"]), document)[1]
+
+
+@pytest.mark.parametrize("page", pages_with("yaml"), ids=str)
+def test_yaml_has_no_unknown_fields(page):
+    for _line, code in blocks_of(page, "yaml"):
+        assert [each for document in yaml.safe_load_all(code) for each in complaints_about(document)] == []
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*/*.yaml")), ids=lambda path: str(path)[-40:])
+def test_manifests_of_examples_have_no_unknown_fields(path):
+    documents = list(yaml.safe_load_all(path.read_text("utf-8")))
+    assert [each for document in documents for each in complaints_about(document)] == []
 
 
 # --- commands ------------------------------------------------------------------------
