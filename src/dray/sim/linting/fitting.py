@@ -18,7 +18,7 @@ from dray.api.resource import ResourceClaim
 from dray.api.semver import Semver
 from dray.cel import CelError, CompileError, DeviceInput, Program, compile_selector, explain_false
 from dray.client import key_of
-from dray.scheduler import NotReady, Placement, shape_of
+from dray.scheduler import NotReady, Placement
 from dray.sim.cluster import OfflineCluster
 from dray.sim.inventory import Inventory
 from dray.sim.linting.findings import Problem, error, warning
@@ -382,7 +382,7 @@ class Fitting:
         try:
             if isinstance(claims, NotReady):
                 return
-            answer = self.cluster.placer.place(added, shape_of(added), claims)
+            answer = self.cluster.decide(added, claims)
             if not isinstance(answer, Placement):
                 yield error(
                     "never-fits",
