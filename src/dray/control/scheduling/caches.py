@@ -17,7 +17,7 @@ from dray.allocator import World
 from dray.api.core import Namespace, Node, Pod, PodDisruptionBudget, PodGroup
 from dray.api.features import Features
 from dray.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from dray.client import Client, Forbidden, Informer, NotFound, Resource, key_of
+from dray.client import Client, ClientError, Forbidden, Informer, NotFound, Resource, key_of
 from dray.client import resources as kinds
 from dray.control.scheduling.rivals import Rivals
 from dray.control.scheduling.views import LeanClaim, LeanNode, LeanPod, LeanSlice
@@ -374,11 +374,14 @@ class Caches:
 async def _served(client: Client, resource: Resource, *versions: str) -> Resource:
     """Return the resource in the first version that the server has; the first one when it has none."""
     for version in versions:
-        try:
-            await client.list(resource.at(version), limit=1)
-            return resource.at(version)
-        except (NotFound, Forbidden):
-            continue
+        while True:
+            try:
+                await client.list(resource.at(version), limit=1)
+                return resource.at(version)
+            except (NotFound, Forbidden):
+                break
+            except ClientError:
+                await asyncio.sleep(0.5)  # as everywhere in the caches: a server that is away comes back
     return resource
 
 
