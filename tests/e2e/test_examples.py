@@ -6,6 +6,8 @@ The system is started once; examples that use different nodes run side by side (
 
 import asyncio
 import contextlib
+import io
+import json
 import re
 import shutil
 import tempfile
@@ -16,6 +18,7 @@ import pytest
 import yaml
 
 import dray.sim.system as systems
+from dray.cli.main import main
 from dray.cli.whatif import parse_nodes
 from dray.client import Client
 from dray.client.resources import PODS
@@ -130,6 +133,23 @@ def test_the_list_names_every_example():
     assert re.findall(r"^\| \[(\d\d-[\w-]+)\]\(\1/README.md\) \|", listed, re.MULTILINE) == (
         runs.example_names()
     )
+
+
+NEVER_FIT = {
+    "15-taint-no-schedule",
+    "31-impossible",
+}  # on purpose: a taint on all devices, an impossible wish
+
+
+@pytest.mark.parametrize("name", runs.example_names())
+def test_dray_check_finds_errors_only_where_they_are_meant(name):
+    example = runs.load_example(name)
+    flags = [word for profile in example.cluster for word in ("--against", profile)]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        main(["check", str(example.folder / "manifest.yaml"), *flags, "--output", "json"])
+    errors = [each for each in json.loads(out.getvalue())["findings"] if each["severity"] == "error"]
+    assert {each["code"] for each in errors} == ({"never-fits"} if name in NEVER_FIT else set()), errors
 
 
 # --- comparing -------------------------------------------------------------------------
