@@ -106,6 +106,12 @@ def test_run_says_why_there_are_no_devices_and_gives_up_in_time(up):
     up.eventually(up.has_no_claims)
 
 
+def test_a_command_that_cannot_start_ends_the_run(up):
+    code, _, err = up.dray("run", "--device", "gpu.nvidia.com", "--", "/no/such/binary")
+    assert code == 127
+    assert "not started: RunContainerError" in err
+
+
 def test_ctrl_c_deletes_the_pod_and_the_claim(up):
     process = up.start("run", "--device", "gpu.nvidia.com", "--", "sh", "-c", "echo started; sleep 600")
     assert process.stdout.readline() == "started\n"

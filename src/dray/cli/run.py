@@ -31,12 +31,14 @@ from dray.sim.launching import (
 )
 
 if TYPE_CHECKING:
-    from dray.client import Client
+    from dray.client import ApiError, Client
 
 Object = dict[str, Any]
 
 EXPLAIN_AFTER = 2.0  # seconds without a node, before we say why
 TIMED_OUT = 124  # as timeout(1)
+NOT_STARTED = 127  # as a shell says of a command that cannot be run
+HOPELESS = frozenset({"RunContainerError", "CreateContainerError", "InvalidImageName", "StartError"})
 DEFAULT_IMAGE = "busybox"
 
 
@@ -126,8 +128,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run; the exit code is the command's, 124 after a timeout, 2 for bad input."""
-    from dray.client import ClientError
+    """Run; the exit code is the command's, 124 after a timeout, 127 if it cannot start, 2 for bad input."""
+    from dray.client import ApiError, ClientError
 
     try:
         if not args.devices:
@@ -141,10 +143,24 @@ def run(args: argparse.Namespace) -> int:
         return asyncio.run(_run(args))
     except CommandError as error:
         return fail("run", error)
+    except ApiError as error:
+        return fail("run", CommandError(f"the server refuses: {error}", _advice(error), code=1))
     except ClientError as error:
         return fail(
             "run", CommandError(str(error), "`dray up` starts a cluster; --kubeconfig names one", code=1)
         )
+
+
+def _advice(error: ApiError) -> str:
+    """Return what to do about a refusal."""
+    text = str(error)
+    if "namespaces" in text and "not found" in text:
+        return "kubectl create namespace makes one; -n names another"
+    return (
+        "may you create pods and claims there? `kubectl auth can-i create pods`"
+        if "forbidden" in text
+        else ""
+    )
 
 
 def _check_wheres(wishes: list[DeviceWish]) -> None:
@@ -257,6 +273,8 @@ async def _follow(client: Client, args: argparse.Namespace, pod: Object) -> int:
                 if trouble and trouble != told:
                     say(f"not started: {trouble}")
                     told = trouble
+                    if trouble.partition(":")[0] in HOPELESS:
+                        return NOT_STARTED
                 if printing is None and is_started(pod):
                     limit.reschedule(None)
                     printing = asyncio.create_task(_print_log(client, namespace, name))

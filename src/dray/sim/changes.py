@@ -205,7 +205,7 @@ def _less_capacity(
     nodes = fits(with_request(replace(exactly, capacity=None)))
     if nodes:
         wanted = ", ".join(f"{key}={value}" for key, value in exactly.capacity.requests.items())
-        yield Change(f"request {name}: ask for less than {wanted}", nodes)
+        yield Change(f"request {name}: lower or drop the capacity request {wanted}", nodes)
 
 
 def _tolerating(
