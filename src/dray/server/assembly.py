@@ -150,7 +150,9 @@ class Cluster:
             objects, self.versions, writer, deleter, Shapes(Tables(world.now, self.custom.columns)), world
         )
         patcher = Patcher(handlers, Applier(handlers, owners), self.catalogue.is_custom)
-        subresources = Subresources(handlers, patcher, issuer, Disruptions(objects, world), self.nodes.logs)
+        subresources = Subresources(
+            handlers, patcher, issuer, Disruptions(objects, world), self.nodes.forward
+        )
         verbs: dict[str, Handle] = {
             "get": handlers.get,
             "list": handlers.list,

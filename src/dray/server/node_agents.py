@@ -1,4 +1,4 @@
-"""Talking to node agents: logs of pods are on the node, not in the store.
+"""Talking to node agents: logs of pods are on the node, not in the store, and so are their processes.
 
 The server forwards like kube-apiserver does: it finds the agent's address and port
 in the node's status and asks `/containerLogs/NAMESPACE/POD/CONTAINER` over HTTPS
@@ -17,7 +17,7 @@ import aiohttp
 from dray.server import errors
 from dray.server.calls import Call
 from dray.server.reader import Object, Reader
-from dray.server.requests import Response
+from dray.server.requests import Response, Tunnel
 
 _ADDRESS_ORDER = ("Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP")
 _FORWARDED = (
@@ -30,6 +30,7 @@ _FORWARDED = (
     "previous",
     "stream",
 )
+_EXEC_WORDS = ("command", "stdin", "stdout", "stderr", "tty")
 _DIAL_SECONDS = 5.0
 
 
@@ -47,8 +48,26 @@ class NodeAgents:
             await self._session.close()
             self._session = None
 
+    async def forward(self, call: Call, pod: Object) -> Response:
+        """Answer pods/log and pods/exec."""
+        return self.tunnel(call, pod) if call.route.subresource == "exec" else await self.logs(call, pod)
+
     async def logs(self, call: Call, pod: Object) -> Response:
         """Return a container's log, as it grows when the client follows it."""
+        return await self._forward(self._url(call, pod, "containerLogs", _FORWARDED))
+
+    def tunnel(self, call: Call, pod: Object) -> Response:
+        """Join the client with a command that the node's agent runs in a container."""
+        if call.request.header("upgrade").lower() != "websocket":
+            raise errors.bad_request(
+                "exec is spoken over websockets here; kubectl 1.30 or newer does so by itself"
+            )
+        if not call.request.all("command"):
+            raise errors.bad_request("you must specify at least 1 command for the container")
+        url = self._url(call, pod, "exec", _EXEC_WORDS)
+        return Response(101, tunnel=Tunnel(url, self._tls))
+
+    def _url(self, call: Call, pod: Object, action: str, words: tuple[str, ...]) -> str:
         container = container_of(pod, call.request.first("container"))
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         node_name = (pod.get("spec") or {}).get("nodeName")
@@ -57,10 +76,10 @@ class NodeAgents:
         node = self._reader.get("", "nodes", "", node_name)
         if node is None:
             raise errors.not_found("", "nodes", node_name)
-        query = [(key, value) for key, value in call.request.query if key in _FORWARDED]
+        query = [(key, value) for key, value in call.request.query if key in words]
         path = "/".join(quote(part, safe="") for part in (namespace, name, container))
-        url = f"https://{address_of(node)}/containerLogs/{path}"
-        return await self._forward(f"{url}?{urlencode(query)}" if query else url)
+        url = f"https://{address_of(node)}/{action}/{path}"
+        return f"{url}?{urlencode(query)}" if query else url
 
     async def _forward(self, url: str) -> Response:
         if self._session is None:

@@ -10,6 +10,7 @@ whoever consumes it (`aclose` of the iterator ends the watch behind it).
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,14 +51,23 @@ class Request:
         return self.headers.get(name, default)
 
 
+@dataclass(frozen=True, slots=True)
+class Tunnel:
+    """Where to carry a websocket on to: the front joins the client's with this one, frame by frame."""
+
+    url: str
+    tls: ssl.SSLContext | None  # None: plain HTTPS without a certificate of ours
+
+
 @dataclass(slots=True)
 class Response:
-    """An answer: whole bytes, or a stream that lasts as long as its watch."""
+    """An answer: whole bytes, a stream that lasts as long as its watch, or a tunnel."""
 
     status: int
     body: bytes | AsyncIterator[bytes] = b""
     headers: list[tuple[str, str]] = field(default_factory=list)
     content_type: str = JSON_TYPE
+    tunnel: Tunnel | None = None  # set: the connection becomes a websocket
 
 
 def json_response(status: int, value: Any, headers: list[tuple[str, str]] | None = None) -> Response:

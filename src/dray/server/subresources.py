@@ -62,7 +62,7 @@ class Subresources:
                 return await self._evict(call)
             case "token":
                 return self._token(call)
-            case "log":
+            case "log" | "exec":
                 return await self._node_proxy(call, self._found(call))
         if route.subresource in _SAME_AS_OBJECT:
             match route.verb:
