@@ -1,10 +1,8 @@
-"""Answers to "how much is there, how much is used": pool status requests and resource quotas.
+"""Answers to "how much is there, how much is used": pool status requests.
 
 A ResourcePoolStatusRequest is answered once: the pools it names are counted from
 the published slices and the allocated claims, and the object is frozen; it is
 deleted an hour later (a day, if it was never answered).
-
-A quota's `status.used` is recounted from what exists; admission enforces it.
 """
 
 from __future__ import annotations
@@ -14,12 +12,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from dray.api.core import Pod
 from dray.api.meta import Condition, ObjectMeta, View
 from dray.api.quantity import Quantity, parse_quantity
-from dray.api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
-from dray.client import key_of
-from dray.client.resources import CLAIMS, DEVICE_CLASSES, PODS, POOL_STATUS_REQUESTS, RESOURCE_QUOTAS, SLICES
+from dray.api.resource import Device, ResourceClaim, ResourceSlice
+from dray.client.resources import CLAIMS, POOL_STATUS_REQUESTS, SLICES
 from dray.control.reconciling import (
     Caches,
     Clock,
@@ -33,7 +29,6 @@ from dray.control.reconciling import (
 ANSWERED_KEPT = timedelta(hours=1)
 PENDING_KEPT = timedelta(hours=24)
 MAX_TRIES = 5
-ALL_MODE_CHARGE = 32  # what an All request may take at most
 
 DeviceKey = tuple[str, str, str]
 
@@ -216,141 +211,3 @@ class PoolStatusController(Controller):
             self.client.patch(POOL_STATUS_REQUESTS, key, {"status": answer}, subresource="status")
         )
         return ANSWERED_KEPT.total_seconds()
-
-
-# --- quota ------------------------------------------------------------------------
-
-
-class QuotaSpec(View, frozen=True):
-    """What may be used at most."""
-
-    hard: dict[str, str] | None = None
-
-
-class QuotaStatus(View, frozen=True):
-    """What is used."""
-
-    hard: dict[str, str] | None = None
-    used: dict[str, str] | None = None
-
-
-class Quota(View, frozen=True):
-    """v1 ResourceQuota."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: QuotaSpec = QuotaSpec()
-    status: QuotaStatus = QuotaStatus()
-
-
-def claim_charges(claim: ResourceClaim, classes: dict[str, DeviceClass]) -> dict[str, int]:
-    """Return what a claim costs, by quota name: itself, its devices per class, and their extended resources."""
-    per_class: dict[str, int] = {}
-    for request in claim.spec.devices.requests:
-        if request.exactly is not None:
-            options = [
-                (request.exactly.device_class_name, request.exactly.allocation_mode, request.exactly.count)
-            ]
-        else:
-            options = [
-                (sub.device_class_name, sub.allocation_mode, sub.count) for sub in request.first_available
-            ]
-        worst: dict[str, int] = {}
-        for class_name, mode, count in options:
-            worst[class_name] = max(
-                worst.get(class_name, 0), ALL_MODE_CHARGE if mode == "All" else max(1, count)
-            )
-        for class_name, count in worst.items():
-            per_class[class_name] = per_class.get(class_name, 0) + count
-    charges = {"count/resourceclaims.resource.k8s.io": 1}
-    for class_name, count in per_class.items():
-        charges[f"{class_name}.deviceclass.resource.k8s.io/devices"] = count
-        charges[f"requests.deviceclass.resource.kubernetes.io/{class_name}"] = count
-        found = classes.get(class_name)
-        if found is not None and found.spec.extended_resource_name:
-            name = f"requests.{found.spec.extended_resource_name}"
-            charges[name] = charges.get(name, 0) + count
-    return charges
-
-
-def pod_charges(pod: Pod) -> dict[str, Quantity]:
-    """Return what a pod costs: itself, its cpu and memory, its extended resources."""
-    one = parse_quantity("1")
-    charges: dict[str, Quantity] = {"pods": one, "count/pods": one}
-    for container in pod.spec.containers:
-        for prefix, amounts in (
-            ("requests", container.resources.requests),
-            ("limits", container.resources.limits),
-        ):
-            for name, amount in (amounts or {}).items():
-                key = f"{prefix}.{name}"
-                charges[key] = charges.get(key, parse_quantity("0")) + parse_quantity(amount)
-    for name in ("cpu", "memory"):
-        if f"requests.{name}" in charges:
-            charges[name] = charges[f"requests.{name}"]
-    return charges
-
-
-class QuotaController(Controller):
-    """Keeps `status.used` of quotas true."""
-
-    name = "quotas"
-
-    def __init__(self, caches: Caches, clock: Clock = utc_now) -> None:
-        super().__init__(caches, clock)
-        self.quotas = caches.of(RESOURCE_QUOTAS, Quota)
-        self.pods = caches.of(PODS, Pod)
-        self.claims = caches.of(CLAIMS, ResourceClaim)
-        self.classes = caches.of(DEVICE_CLASSES, DeviceClass)
-        self._quotas_by_namespace: dict[str, set[str]] = {}
-
-    def watch(self) -> None:
-        """Look at quotas when they, or pods and claims of their namespace, change."""
-
-        def quota_changed(old: Quota | None, new: Quota | None) -> None:
-            changed = new or old
-            assert changed is not None
-            keys = self._quotas_by_namespace.setdefault(changed.metadata.namespace, set())
-            if new is None:
-                keys.discard(key_of(changed.metadata))
-            else:
-                keys.add(key_of(new.metadata))
-                self.enqueue(key_of(new.metadata))
-
-        def content_changed(old: Any, new: Any) -> None:
-            for key in self._quotas_by_namespace.get((new or old).metadata.namespace, ()):
-                self.enqueue(key, 0.1)  # one recount for a burst of changes
-
-        self.quotas.add_handler(quota_changed)
-        self.pods.add_handler(content_changed)
-        self.claims.add_handler(content_changed)
-
-    async def reconcile(self, key: str) -> float | None:
-        """Recount one quota."""
-        quota = self.quotas.get(key)
-        if quota is None:
-            return None
-        hard = quota.spec.hard or {}
-        used = {name: parse_quantity("0") for name in hard}
-        classes = self.classes.items
-        for claim in self.claims.items.values():
-            if claim.metadata.namespace == quota.metadata.namespace:
-                for name, count in claim_charges(claim, classes).items():
-                    if name in used:
-                        used[name] = used[name] + parse_quantity(count)
-        for pod in self.pods.items.values():
-            if pod.metadata.namespace == quota.metadata.namespace and pod.status.phase not in (
-                "Succeeded",
-                "Failed",
-            ):
-                for name, amount in pod_charges(pod).items():
-                    if name in used:
-                        used[name] = used[name] + amount
-        texts = {name: str(amount) for name, amount in used.items()}
-        if quota.status.used == texts and quota.status.hard == hard:
-            return None
-        meta = quota.metadata
-        patch = {"status": {"hard": hard, "used": texts}}
-        await ignoring_absence(
-            self.client.patch(RESOURCE_QUOTAS, meta.name, patch, meta.namespace, subresource="status")
-        )
-        return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dray.control.accounting import PoolStatusController, QuotaController
+from dray.control.accounting import PoolStatusController
 from dray.control.budgets import BudgetController
 from dray.control.claims import ClaimController
 from dray.control.collecting import GarbageCollector
@@ -16,6 +16,7 @@ from dray.control.groups import GroupProtection
 from dray.control.jobs import DaemonSetController, JobController
 from dray.control.namespaces import NamespaceController
 from dray.control.nodes import NodeLifecycle
+from dray.control.quotas import QuotaController
 from dray.control.reconciling import Caches, Clock, Controller, utc_now
 from dray.control.tainting import TaintEviction
 from dray.control.workloads import DeploymentController, ReplicaSetController

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from dray.api.core import Pod, PodDisruptionBudget
 from dray.api.meta import ObjectMeta
 from dray.api.resource import DeviceClass, ResourceClaim, ResourceSlice
-from dray.control.accounting import claim_charges, pool_status, usage_of
+from dray.control.accounting import pool_status, usage_of
 from dray.control.budgets import budget_status
 from dray.control.jobs import Job, next_index, parse_indexes, spell_indexes, successes
 from dray.control.pods import Expectations, removal_order, selects, template_hash
+from dray.control.quotas import claim_charges, counted_kind, pod_charges
 from dray.control.suite import UnknownController, chosen_controllers
 from dray.control.workloads import (
     DeploymentStrategy,
@@ -201,10 +202,43 @@ def test_a_claim_is_charged_for_its_worst_case():
         ],
     }
     charges = claim_charges(claim([exact, everything, either]), CLASSES)
-    assert charges["count/resourceclaims.resource.k8s.io"] == 1
-    assert charges["gpu.deviceclass.resource.k8s.io/devices"] == 2 + 4
-    assert charges["nic.deviceclass.resource.k8s.io/devices"] == 32 + 1
-    assert charges["requests.nvidia.com/gpu"] == 6
+    assert {name: str(amount) for name, amount in charges.items()} == {
+        "count/resourceclaims.resource.k8s.io": "1",
+        "gpu.deviceclass.resource.k8s.io/devices": "6",
+        "nic.deviceclass.resource.k8s.io/devices": "33",
+        "requests.deviceclass.resource.kubernetes.io/gpu": "6",
+        "requests.deviceclass.resource.kubernetes.io/nic": "33",
+        "requests.nvidia.com/gpu": "6",
+    }
+
+
+def test_a_claim_made_for_an_extended_resource_is_charged_to_its_pod_alone():
+    exact = {"name": "a", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 2}}
+    container = {"name": "c", "resources": {"requests": {"nvidia.com/gpu": "2"}}}
+    pod = pod_charges(msgspec.convert({"spec": {"containers": [container]}}, Pod))
+    charges = claim_charges(claim([exact]), CLASSES, pod)
+    assert str(pod["requests.nvidia.com/gpu"]) == "2"
+    assert "requests.nvidia.com/gpu" not in charges
+    assert str(charges["gpu.deviceclass.resource.k8s.io/devices"]) == "2"
+
+
+def test_a_pod_is_charged_for_its_hungriest_moment():
+    def container(cpu, **more):
+        return {"name": "c", "resources": {"requests": {"cpu": cpu}}, **more}
+
+    spec = {
+        "containers": [container("1"), container("500m")],
+        "initContainers": [container("250m", restartPolicy="Always"), container("3")],
+        "overhead": {"cpu": "100m"},
+    }
+    charges = pod_charges(msgspec.convert({"spec": spec}, Pod))
+    assert str(charges["cpu"]) == "3350m"
+    assert charges["requests.cpu"] == charges["cpu"]
+
+
+def test_quota_names_that_count_objects():
+    assert counted_kind("count/widgets.example.com") == "widgets.example.com"
+    assert counted_kind("requests.nvidia.com/gpu") is None
 
 
 def pool_slices(devices, count=1):
