@@ -36,6 +36,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--commits", type=int, default=16, metavar="N", help="pods written at the same time (default: 16)")
     add("--binding-timeout", type=float, default=600.0, metavar="SECONDS", help="wait for binding conditions")
     add("--no-preemption", action="store_true", help="never evict pods to make room")
+    add(
+        "--scheduled-events",
+        action="store_true",
+        help="record an event for every bound pod, as kube-scheduler does",
+    )
     add("--leader-elect", action="store_true", help="stand by while another scheduler of this name leads")
     add(
         "--leader-namespace",
@@ -83,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
             max_commits=args.commits,
             binding_timeout=args.binding_timeout,
             may_preempt=not args.no_preemption,
+            records_bindings=args.scheduled_events,
         )
         uvloop.run(_serve(args, options))
     except (ValueError, ClientError, OSError) as error:

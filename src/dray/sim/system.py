@@ -137,6 +137,7 @@ class System:
             str(plan.data / "scheduler.kubeconfig"),
             "--name",
             "default-scheduler",
+            "--scheduled-events",
         ]
         parts = [
             self._part("scheduler", [*scheduler, *gates, *policy], "ready"),

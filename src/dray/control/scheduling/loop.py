@@ -62,6 +62,7 @@ class SchedulerOptions:
     max_commits: int = 16
     binding_timeout: float = 600.0
     may_preempt: bool = True
+    records_bindings: bool = False  # an event for every bound pod, at the cost of a write
 
 
 @dataclass(slots=True)
@@ -117,7 +118,7 @@ class SchedulingLoop:
         self.decider = Decider(self.caches, self.placer, features, now, timeout)
         self.committer = Committer(client, self.caches, features, now, timeout)
         self.recorder = EventRecorder(client, self.options.name, now)
-        self.reporter = Reporter(client, self.recorder, now)
+        self.reporter = Reporter(client, self.recorder, now, tells_bound=self.options.records_bindings)
         self._now = now
         self._shapes: dict[str, PodShape] = {}  # pod key -> shape, while it waits
         self._waiting_of_group: dict[str, set[str]] = defaultdict(set)  # group key -> keys of waiting pods
@@ -424,7 +425,7 @@ class SchedulingLoop:
             for placed in decision:
                 self.statistics.bound += 1
                 self.caches.settle(placed.pod, is_bound=True)
-                self.reporter.bound(placed.pod)
+                self.reporter.bound(placed.pod, placed.placement.node)
         finally:
             self._commits -= 1
             self._commit_ended.set()

@@ -36,7 +36,15 @@ class _Report:
 class Reporter:
     """Writes conditions and events in the background."""
 
-    def __init__(self, client: Client, recorder: EventRecorder, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        recorder: EventRecorder,
+        now: Callable[[], datetime],
+        *,
+        tells_bound: bool = False,
+    ) -> None:
+        self._tells_bound = tells_bound
         self._client = client
         self._recorder = recorder
         self._now = now
@@ -89,9 +97,13 @@ class Reporter:
         """A commit failed for a reason that people should see."""
         self._recorder.record(kinds.PODS, pod.metadata, "Warning", "FailedScheduling", message)
 
-    def bound(self, pod: Pod) -> None:
-        """The pod has a node; the binding says it all, an event per pod would cost a write."""
+    def bound(self, pod: Pod, node: str) -> None:
+        """The pod has a node. An event of that costs a write per pod, so it is recorded only if wanted."""
         self._unready_no_more(pod.metadata.uid)
+        if self._tells_bound:
+            name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+            message = f"Successfully assigned {name} to {node}"
+            self._recorder.record(kinds.PODS, pod.metadata, "Normal", "Scheduled", message)
 
     def forget(self, uid: str) -> None:
         """The pod is gone or bound."""
