@@ -1,0 +1,5 @@
+"""Run chosen workloads at chosen sizes."""
+
+from bench.scheduling.measuring import main
+
+main()
