@@ -199,7 +199,7 @@ def _claims(inventory: Inventory, args: argparse.Namespace) -> list[dict[str, An
         for request in claim.spec.devices.requests:
             options = [request.exactly] if request.exactly else request.first_available
             words = [
-                f"{'all' if o.allocation_mode == 'All' else max(1, o.count)}x {o.device_class_name}"
+                f"{'all' if o.allocation_mode == 'All' else f'{max(1, o.count)}x'} {o.device_class_name}"
                 for o in options
             ]
             wanted.append(" or ".join(words))
