@@ -161,10 +161,28 @@ class Committer:
             if claim.metadata.uid in decided:
                 continue
             consumer = _consumer(placed, claim)
-            if not is_reserved_for(claim, {consumer["uid"]}):
+            is_inherited = is_reserved_for(claim, {consumer["uid"]})
+            if not is_inherited:
                 await self._reserve(claim, consumer, trail)
             keys.append(key_of(claim.metadata))
+            await self._verify_found(keys[-1], is_inherited=is_inherited)
         return keys
+
+    async def _verify_found(self, key: str, *, is_inherited: bool) -> None:
+        """Make sure of an allocation that we found: who wrote it may have died before the check.
+
+        One that is reserved for our pod already may be another scheduler's work in progress. That
+        one binds the pod or yields within a moment, so let it; afterwards the claim is ours.
+        """
+        claim = self.caches.claims.get(key)
+        if is_inherited and claim is not None and claim.metadata.uid in self.caches.foreign_claims:
+            await asyncio.sleep(2 * self.courtesy)
+            claim = self.caches.claims.get(key)
+        if claim is None or claim.status.allocation is None:
+            raise CommitFailed(f"claim {key} lost its allocation", is_conflict=True)
+        rival = self.caches.rival(claim)
+        if rival is not None:
+            await self._yield(claim, rival)
 
     async def _finish(self, placed: Placed, keys: list[str], trail: _Trail) -> None:
         for key in keys:
@@ -223,8 +241,16 @@ class Committer:
             claim = self.caches.claims.get(key)
             rival = self.caches.rival(claim, later_foreign=True) if claim is not None else None
         if claim is not None and rival is not None:
-            await self.deallocate(claim)
-            raise CommitFailed(f"{rival} was given to another claim, too", is_conflict=True)
+            await self._yield(claim, rival)
+
+    async def _yield(self, claim: ResourceClaim, rival: str) -> None:
+        """Give up an allocation that another claim has a better right to, unless a bound pod uses it."""
+        users = [each for each in claim.status.reserved_for if each.resource == "pods"]
+        for user in users:
+            if await self._is_bound(user.name, claim.metadata.namespace, user.uid):
+                raise CommitFailed(f"{rival} is in use by {user.name}", is_conflict=True)
+        await self.deallocate(claim)
+        raise CommitFailed(f"{rival} was given to another claim, too", is_conflict=True)
 
     async def _reserve(self, claim: ResourceClaim, consumer: Consumer, trail: _Trail) -> None:
         """Join the consumers of an allocated claim; a merge by uid needs no revision."""
@@ -258,7 +284,8 @@ class Committer:
         was lost: their reservations are true. When we cannot know, nothing is taken back.
         """
         try:
-            bound = {each.pod.metadata.uid for each in placed if await self._is_bound(each.pod)}
+            metas = [each.pod.metadata for each in placed]
+            bound = {meta.uid for meta in metas if await self._is_bound(meta.name, meta.namespace, meta.uid)}
         except ClientError:
             return
         if bound and (trail.created or any(each.group is not None for each in placed)):
@@ -287,12 +314,12 @@ class Committer:
             except ClientError as error:
                 log.debug("cannot delete claim %s: %s", meta.name, error)
 
-    async def _is_bound(self, pod: Pod) -> bool:
+    async def _is_bound(self, name: str, namespace: str, uid: str) -> bool:
         try:
-            found = await self.client.get(kinds.PODS, pod.metadata.name, pod.metadata.namespace, view=Pod)
+            found = await self.client.get(kinds.PODS, name, namespace, view=Pod)
         except NotFound:
             return False
-        return found.metadata.uid == pod.metadata.uid and bool(found.spec.node_name)
+        return found.metadata.uid == uid and bool(found.spec.node_name)
 
     async def delete_claim(self, name: str, namespace: str) -> None:
         """Delete a claim that the scheduler made, finalizer first."""
