@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from dray.api.features import Features
@@ -183,15 +184,23 @@ def _is_set(obj: Json, path: str) -> bool:
 
 def _places(obj: Json, path: str) -> Iterator[tuple[Json, str]]:
     """Yield each struct that can hold the last field of a path, with the field's name."""
-    *steps, last = path.split(".")
+    steps, last = _steps(path)
     holders: list[Any] = [obj]
-    for step in steps:
-        name = step.rstrip("[]{}")
+    for name, ending in steps:
         found = [holder.get(name) for holder in holders if isinstance(holder, dict)]
-        if step.endswith("[]"):
+        if ending == "[]":
             holders = [item for items in found if isinstance(items, list) for item in items]
-        elif step.endswith("{}"):
+        elif ending == "{}":
             holders = [item for items in found if isinstance(items, dict) for item in items.values()]
         else:
-            holders = found
+            holders = [item for item in found if item is not None]
+        if not holders:
+            return
     yield from ((holder, last) for holder in holders if isinstance(holder, dict))
+
+
+@cache
+def _steps(path: str) -> tuple[tuple[tuple[str, str], ...], str]:
+    """Split a path into (name, "[]", "{}" or "") steps and the last field's name."""
+    *steps, last = path.split(".")
+    return tuple((step.rstrip("[]{}"), step[len(step.rstrip("[]{}")) :]) for step in steps), last

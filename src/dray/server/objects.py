@@ -32,7 +32,10 @@ CACHED_BYTES_EACH = 4_096
 def copy_json(value: Any) -> Any:
     """Copy a JSON value deeply; leaves are shared."""
     if isinstance(value, dict):
-        return {key: copy_json(item) for key, item in value.items()}
+        # Leaves are most of a document; asking here spares them a call.
+        return {
+            key: copy_json(item) if isinstance(item, (dict, list)) else item for key, item in value.items()
+        }
     if isinstance(value, list):
         return [copy_json(item) for item in value]
     return value

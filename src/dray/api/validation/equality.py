@@ -23,6 +23,10 @@ def is_same(one: Any, other: Any) -> bool:
     >>> is_same({"a": True}, {"a": 1})
     False
     """
+    if one is other:
+        return True
+    if type(one) is str and type(other) is str:  # most leaves are
+        return one == other
     if is_nothing(one) and is_nothing(other):
         return True
     if isinstance(one, dict) and isinstance(other, dict):
