@@ -11,9 +11,19 @@ import importlib
 import importlib.util
 import re
 import sys
+import time
+import traceback
 from pathlib import Path
 
-BENCHES = ["allocator", "scheduler", "scheduling", "server", "node", "sim"]  # those that do not exist (yet) are skipped
+BENCHES = [
+    "allocator",
+    "scheduler",
+    "scheduling",
+    "server",
+    "node",
+    "sim",
+    "packing",
+]  # those that do not exist (yet) are skipped
 REPORT = Path(__file__).resolve().parent.parent / "BENCHMARKS.md"
 HEAD = "# Benchmarks\n\nMeasured by `make bench`; every section says how.\n"
 
@@ -38,19 +48,26 @@ def main() -> int:
         "--quick", action="store_true", help="smaller instances, fewer rounds; writes nothing"
     )
     args = parser.parse_args()
+    failed = []
     for name in args.names or BENCHES:
         if importlib.util.find_spec(f"bench.{name}") is None:
-            if args.names:
-                sys.stderr.write(f"no bench named {name!r}; known: {', '.join(BENCHES)}\n")
-                return 2
+            sys.stderr.write(f"no bench named {name!r}; known: {', '.join(BENCHES)}\n")
+            return 2
+        started = time.monotonic()
+        try:
+            text = importlib.import_module(f"bench.{name}").run(quick=args.quick)
+        except Exception:  # the others are worth having all the same
+            traceback.print_exc()
+            failed.append(name)
             continue
-        text = importlib.import_module(f"bench.{name}").run(quick=args.quick)
         if args.quick:
             sys.stdout.write(text + "\n")
         else:
             write_section(name, text)
-            sys.stdout.write(f"{name}: written to {REPORT.name}\n")
-    return 0
+            sys.stdout.write(f"{name}: {time.monotonic() - started:.0f} s, written to {REPORT.name}\n")
+    if failed:
+        sys.stderr.write(f"failed, their sections are left as they were: {', '.join(failed)}\n")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

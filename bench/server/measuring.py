@@ -117,7 +117,7 @@ class Meter:
 async def measure(stack: Stack, size: Size, results: Results) -> None:
     """Take one round of everything on a fresh stack."""
     samples = results.samples
-    samples["ready"].append(Sample(stack.ready_seconds, 0, 0, 0))
+    samples["ready"].append(Sample(stack.ready_seconds, stack.ready_cpu / stack.ready_seconds, 0, 0))
     await drive(stack.port, objects.foundations(), 1)
     await drive(stack.port, cluster(size.nodes), 16)
     await asyncio.sleep(2)
@@ -284,7 +284,7 @@ def _row(measure_: Measure, results: dict[str, Results]) -> str:
             each.server_cpu / each.value * 1000 if measure_.more_is_better else each.server_cpu * each.value
             for each in samples
         ]
-        each = statistics.median(per)
+        each = statistics.median(per) * (1000 if measure_.unit == "s" else 1)
         cost = f"{each:.3f}" if each < 0.1 else f"{each:.2f}" if each < 10 else f"{each:,.0f}"
         return f"{number} {measure_.unit} | {server:.2f} / {load:.2f} | {cost}"
 
