@@ -32,6 +32,8 @@ from typing import Final
 WHOLE: Final = 1000  # the room of an untouched device
 Rooms = Sequence[int]
 
+_COARSE: Final = WHOLE // 20  # differences of waste below this do not count
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -142,11 +144,21 @@ def _scatter(load: NodeLoad) -> float:
     return -(numas * 1_000_000 + roots * 1_000 + beside)
 
 
+def frag_score(gain: float, room: int) -> float:
+    """Score a node by how much its waste shrinks, in coarse steps; of equal ones the fullest is best.
+
+    Finer steps would spread pods over nodes that differ by next to nothing. Measured on the
+    openb trace (docs/policies.md): exact differences fill 3 % less of the GPUs.
+    """
+    return round(gain / _COARSE) - room / (1 + room)
+
+
 def frag_policy(demand: Demand) -> Policy:
     """Return the fragmentation-aware policy for a demand that is known."""
 
     def node(load: NodeLoad) -> float:
-        return demand.waste(load.before) - demand.waste(load.after) - load.broken
+        gain = demand.waste(load.before) - demand.waste(load.after) - load.broken
+        return frag_score(gain, load.room)
 
     return Policy("frag", node, demand.growth, counts_broken=True)
 
