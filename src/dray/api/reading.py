@@ -101,6 +101,36 @@ _ZERO: Final[dict[str, Json]] = {
 }  # others are null
 
 
+class _Known:
+    """What every reading of a struct needs to know of its schema, found out once."""
+
+    __slots__ = ("_zero", "always", "schema")
+
+    def __init__(self, schema: Type) -> None:
+        self.schema = schema  # held, so that no other schema gets its id
+        self.always = tuple(field for field in schema.fields.values() if field.always)
+        self._zero: dict[str, Json] | None = None
+
+    def zero(self) -> dict[str, Json]:
+        """Return what an empty struct reads as, to compare with; not to be given away."""
+        if self._zero is None:
+            self._zero = _Reader().struct(self.schema, {})
+        return self._zero
+
+
+_KNOWN: dict[int, _Known] = {}
+_MOST_KNOWN = 10_000  # more than all built-in kinds have; custom ones come and go
+
+
+def _known(schema: Type) -> _Known:
+    known = _KNOWN.get(id(schema))
+    if known is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[id(schema)] = _Known(schema)
+    return known
+
+
 class _Reader:
     """One walk."""
 
@@ -125,8 +155,8 @@ class _Reader:
                 self._type_meta_or_unknown(schema, name, item, result)
             elif item is not None:
                 self._set(result, field, item)
-        for field in fields.values():
-            if field.always and field.name not in result:
+        for field in _known(schema).always:
+            if field.name not in result:
                 result[field.name] = None if field.pointer else zero_of(field.type)
         self._owner = outer
         return result
@@ -156,7 +186,7 @@ class _Reader:
                 schema.kind == STRUCT
                 and not field.pointer
                 and not field.always
-                and read_item == zero_of(schema)
+                and read_item == _known(schema).zero()
             ):
                 self._path.pop()
                 return
