@@ -1,5 +1,6 @@
 """The two API servers, started once for the whole run and only when a test asks."""
 
+import gc
 import sys
 from pathlib import Path
 
@@ -52,3 +53,10 @@ def dray_controlled():
 def controlled(request):
     """Each test that takes this runs on both servers, with dray's controllers on both."""
     return request.getfixturevalue(f"{request.param}_controlled")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish():
+    # CPython 3.11 can fail to parse a module ("recursion depth mismatch") when it happens to collect
+    # cancelled tasks meanwhile; pytest plugins import at the very end, so collect before that.
+    gc.collect()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from dray.api.meta import ObjectMeta, OwnerReference, View
@@ -46,8 +47,17 @@ class Partial(View, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-async def discover(client: Client) -> list[Resource]:
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """What a server serves, as far as it told."""
+
+    resources: list[Resource]
+    failures: list[str]  # groups that did not answer: there may be more than `resources`
+
+
+async def discover(client: Client) -> Discovered:
     """Return every resource of the server that can be listed, watched and deleted, in its preferred version."""
+    failures: list[str] = []
     found: dict[tuple[str, str], Resource] = {}
     groups = (await client.call("GET", "/apis"))["groups"]
     paths = [("", "v1", "/api/v1")]
@@ -57,8 +67,11 @@ async def discover(client: Client) -> list[Resource]:
     for group_name, version, path in paths:
         try:
             listing = await client.call("GET", path)
+        except NotFound:
+            continue  # withdrawn since the groups were listed
         except ClientError as error:
             log.debug("discovery of %s: %s", path, error)
+            failures.append(path)
             continue
         for entry in listing.get("resources", ()):
             identity = (group_name, entry["name"])
@@ -68,7 +81,7 @@ async def discover(client: Client) -> list[Resource]:
                 found[identity] = Resource(
                     group_name, version, entry["name"], entry["kind"], bool(entry["namespaced"])
                 )
-    return list(found.values())
+    return Discovered(list(found.values()), failures)
 
 
 class Node:
@@ -111,11 +124,13 @@ class GarbageCollector(Controller):
 
     async def _follow_all(self, group: asyncio.TaskGroup) -> None:
         while True:
+            resources: list[Resource] = []
+            is_complete = False
             try:
-                resources = await discover(self.client)
+                answer = await discover(self.client)
+                resources, is_complete = answer.resources, not answer.failures
             except ClientError as error:
                 log.warning("garbage collector: discovery: %s", error)
-                resources = []
             fresh = []
             for resource in resources:
                 identity = (resource.group, resource.plural)
@@ -134,7 +149,7 @@ class GarbageCollector(Controller):
             if resources:
                 self._has_overview.set()
             try:
-                async with asyncio.timeout(REDISCOVERY if resources else 1.0):
+                async with asyncio.timeout(REDISCOVERY if is_complete else 1.0):
                     await self._kinds_changed.wait()
                 await asyncio.sleep(0.5)  # a new kind is served a moment after its definition
             except TimeoutError:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from dray.api.meta import ObjectMeta, View
-from dray.client import AlreadyExists, ClientError, NotFound
+from dray.client import AlreadyExists, ClientError, NotFound, TransportError
 from dray.client.resources import NAMESPACES, PODS, SERVICE_ACCOUNTS, Resource
 from dray.control.collecting import Partial, discover
 from dray.control.reconciling import Caches, Clock, Controller, steady_now, utc_now
@@ -85,7 +85,11 @@ class NamespaceController(Controller):
         left = 0
         now = steady_now()
         if anew or now - self._discovered_at > REDISCOVERY:
-            self._resources, self._discovered_at = await discover(self.client), now
+            answer = await discover(self.client)
+            if answer.failures:
+                # What is not known cannot be emptied, and a namespace must not go before its content.
+                raise TransportError(f"discovery of {', '.join(answer.failures)} failed")
+            self._resources, self._discovered_at = answer.resources, now
         for resource in self._resources:
             if resource.namespaced:
                 left += await self._empty_of(resource, namespace)

@@ -244,7 +244,7 @@ class QuotaController(Controller):
             return {}
         served = {
             f"{each.plural}.{each.group}" if each.group else each.plural: each
-            for each in await discover(self.client)
+            for each in (await discover(self.client)).resources
         }
         counts: Amounts = {}
         for name, kind in wanted.items():
