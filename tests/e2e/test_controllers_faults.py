@@ -88,7 +88,7 @@ async def controllers(cluster, *, seed=None, rate=0.2, clock=lambda: datetime.no
         await client.close()
 
 
-@pytest.mark.parametrize("seed", [5, 6])
+@pytest.mark.parametrize("seed", [5, pytest.param(6, marks=pytest.mark.heavy)])
 async def test_lost_answers_and_cut_watches_lose_no_claim_and_leave_none(bare_peer, seed):
     async with Cluster(bare_peer) as cluster:
         await cluster.devices(await cluster.node("a"), *(f"g{index}" for index in range(MANY)))
