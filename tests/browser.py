@@ -68,7 +68,7 @@ class Page:
             )
         return result["result"].get("value")
 
-    async def until(self, script, seconds=20):
+    async def until(self, script, seconds=60):
         """Wait until a script is truthy; return its value."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:

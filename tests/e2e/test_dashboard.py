@@ -99,7 +99,7 @@ async def test_the_dashboard_shows_the_cluster_lives_and_keeps_to_itself(system,
         # An attribute that looks like markup stays text.
         evil = "<img src=x onerror=document.title='owned'>"
         spec = {
-            "driver": "evil.example.com", "nodeName": "dgx-a100-mig-1", "pool": {"name": "evil", "generation": 1, "resourceSliceCount": 1},
+            "driver": "evil.example.com", "allNodes": True, "pool": {"name": "evil", "generation": 1, "resourceSliceCount": 1},
             "devices": [{"name": "evil-0", "attributes": {"productName": {"string": evil}}}],
         }  # fmt: skip
         slice_object = {

@@ -107,6 +107,9 @@ async def one_round(session: aiohttp.ClientSession, server: Server, ledger: Ledg
     jobs = [asyncio.create_task(write_forever(session, server, ledger, number)) for number in range(WRITERS)]
     jobs.append(asyncio.create_task(watch_until_cut(session, server, ledger)))
     await asyncio.sleep(seconds)
+    async with asyncio.timeout(30):  # on a busy machine the first answer takes its time
+        while not ledger.acknowledged_versions:
+            await asyncio.sleep(0.01)
     await server.kill()
     for outcome in await asyncio.gather(*jobs, return_exceptions=True):
         assert isinstance(outcome, (aiohttp.ClientError, ConnectionError, TimeoutError)) or outcome is None, (
