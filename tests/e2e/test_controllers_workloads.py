@@ -15,9 +15,12 @@ from dray.client import resources as kinds
 async def staged(peer, *, broken=None):
     """A cluster whose pods are run by us: all become ready, except those of the image `broken`."""
     async with Cluster(peer) as cluster:
+        at_work = cluster.kubelet_at_work = asyncio.Event()
+        at_work.set()
 
         async def play_kubelet():
             while True:
+                await at_work.wait()
                 for pod in (await cluster.client.list(kinds.PODS, cluster.namespace)).items:
                     image = pod["spec"]["containers"][0]["image"]
                     if pod["status"].get("phase") == "Pending" and image != broken:
@@ -275,9 +278,11 @@ async def test_a_budget_lets_go_only_as_many_as_it_may(controlled):
 
         await allowed(1)
         names = [pod["metadata"]["name"] for pod in await pods_of(cluster)]
+        cluster.kubelet_at_work.clear()  # no replacement becomes ready, so none makes room for another to go
         results = await asyncio.gather(*map(evict, names), return_exceptions=True)
         granted = [each for each in results if not isinstance(each, BaseException)]
         refused = [each for each in results if isinstance(each, (TooManyRequests, Conflict))]
         assert (len(granted), len(refused)) == (1, 2), results
+        cluster.kubelet_at_work.set()
         await served_by(cluster, "v1", "v1", "v1")
         await allowed(1)
