@@ -3,7 +3,8 @@
 The search answers fast and forgets; this module looks again, slowly, at one node: for
 each wish it sorts the node's devices by the first thing that keeps them out, in the order
 in which the search asks, but for devices in use: those count as in use only if they would
-suit. Then it says which single change would free most devices.
+suit. Then it names the single change that helps most: one that was tried and lets the claims
+fit (see `relaxing`), or else the one that frees most devices.
 
 A wish is judged alone: if it has enough devices by itself, what stands in the way is a
 constraint or another request of the pod, and the hint says so.
@@ -18,7 +19,8 @@ from dray.allocator.answers import DeviceId, Reason, RequestReasons
 from dray.allocator.ledger import Ledger
 from dray.allocator.parts import OPTIONAL_OPERATIONS, WishPart, tolerates
 from dray.allocator.pools import NodeView, PoolView, admits_groups
-from dray.allocator.requests import Question, Wish
+from dray.allocator.relaxing import FREE, TOLERATE, Change, helpful_changes
+from dray.allocator.requests import Wish
 from dray.allocator.verdicts import Asked
 
 Obstacle = tuple[str, str, str]  # cause, detail, values that were found instead
@@ -28,7 +30,7 @@ _ADVICE = {
     "selector": "loosen the selector",
     "taint": "tolerate the taint",
     "counters": "free partitions of the same hardware",
-    "capacity": "ask for less capacity",
+    "capacity": "ask for less capacity, or free shares in use",
     "node": "try another node",
     "groups": "free devices of other compatibility groups",
     "constraint": "drop the constraint",
@@ -90,8 +92,57 @@ class _Witness:
             n_devices,
             usable,
             tuple(reasons),
-            _relaxation(self._question, wish, usable, reasons),
+            self._relaxation(wish, usable, reasons),
         )
+
+    # --- hints -----------------------------------------------------------------
+
+    def _relaxation(self, wish: Wish, usable: int, reasons: Sequence[Reason]) -> str:
+        """Name the single change that would help most."""
+        wanted = max(wish.count, 1)
+        helpful = helpful_changes(self._asked, self._view)
+        if usable >= wanted and not (wish.wants_all and reasons):
+            return self._together(wish, helpful)
+        by_cause: Counter[str] = Counter()
+        for reason in reasons:
+            by_cause[reason.cause] += reason.devices
+        # Busy and tainted devices are hardware that exists and fits: those before looser selectors.
+        ranked = sorted(
+            ((cause, n) for cause, n in by_cause.items() if n),
+            key=lambda item: (
+                not _changes(item[0], wish) & helpful,
+                usable + item[1] < wanted,
+                item[0] == "selector",
+                -item[1],
+            ),
+        )
+        if not ranked:
+            return "the node has too few devices"
+        cause, n_devices = ranked[0]
+        example = next(reason.detail for reason in reasons if reason.cause == cause)
+        if _changes(cause, wish) & helpful:
+            effect = ", and the claims fit"
+        elif usable + n_devices < wanted:
+            effect = ", still not enough"
+        else:
+            effect = ", but that alone is not enough"
+        return f"{_ADVICE.get(cause, cause)} ({example}): {n_devices} more would be usable{effect}"
+
+    def _together(self, wish: Wish, helpful: frozenset[Change]) -> str:
+        """Say what keeps a wish and the others from being met at the same time."""
+        alone = "enough devices on its own"
+        for number in wish.constraints:
+            if ("constraint", number) in helpful:
+                constraint = self._question.constraints[number]
+                kind = "distinctAttribute" if constraint.distinct else "matchAttribute"
+                return f"{alone}; drop {kind} {constraint.attribute}, and the claims fit"
+        if FREE in helpful:
+            return f"{alone}, not together with the other requests; free devices in use, and the claims fit"
+        if wish.constraints:
+            return (
+                f"{alone}; the constraints and other requests leave no choice: ask less of the other requests"
+            )
+        return f"{alone}; other requests of the pod take them"
 
     def _unusable_pools(self) -> Iterator[str]:
         for pool in self._view.pools:
@@ -193,26 +244,15 @@ def _some_values(values: dict[str, None] | None, limit: int = 3) -> str:
     return f"; found: {' | '.join(list(values)[:limit])}{more}"
 
 
-def _relaxation(question: Question, wish: Wish, usable: int, reasons: Sequence[Reason]) -> str:
-    """Name the single change that would help most."""
-    wanted = max(wish.count, 1)
-    if usable >= wanted and not (wish.wants_all and reasons):
-        ties = [question.constraints[number] for number in wish.constraints]
-        if ties:
-            kind = "distinctAttribute" if ties[0].distinct else "matchAttribute"
-            return f"enough devices on its own; drop {kind} {ties[0].attribute} or ask less of the other requests"
-        return "enough devices on its own; other requests of the pod take them"
-    by_cause: Counter[str] = Counter()
-    for reason in reasons:
-        by_cause[reason.cause] += reason.devices
-    # Busy and tainted devices are hardware that exists and fits: those before looser selectors.
-    ranked = sorted(
-        ((cause, n) for cause, n in by_cause.items() if n),
-        key=lambda item: (usable + item[1] < wanted, item[0] == "selector", -item[1]),
-    )
-    if not ranked:
-        return "the node has too few devices"
-    cause, n_devices = ranked[0]
-    example = next(reason.detail for reason in reasons if reason.cause == cause)
-    enough = "" if usable + n_devices >= wanted else ", still not enough"
-    return f"{_ADVICE.get(cause, cause)} ({example}): {n_devices} more would be usable{enough}"
+def _changes(cause: str, wish: Wish) -> frozenset[Change]:
+    """Return the changes that remove a cause."""
+    match cause:
+        case "in-use" | "counters" | "capacity" | "groups":
+            return frozenset({FREE})
+        case "taint":
+            return frozenset({TOLERATE})
+        case "selector":
+            return frozenset({("selector", wish.number)})
+        case "constraint":
+            return frozenset(("constraint", number) for number in wish.constraints)
+    return frozenset()

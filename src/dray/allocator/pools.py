@@ -24,6 +24,7 @@ Invariant: a view never changes but for its ledger part; new slices make new vie
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from copy import copy
 
 import msgspec
 
@@ -193,6 +194,15 @@ class PoolView:
             for facts in self.elsewhere.slices:
                 if facts.key not in own and not facts.has_counters:
                     yield from (d for d in facts.devices if d.name in uses)
+
+    def emptied(self) -> PoolView:
+        """Return a view of the pool as it would be with nothing in use; it does not follow the ledger."""
+        found = copy(self)
+        found.dedicated = found.shared = 0
+        found.consumed = {}
+        found._ledger_key = None
+        found._available = ({name: dict(counters) for name, counters in self.counter_sets.items()}, {})
+        return found
 
     def column(self, attribute: str) -> int:
         """Return a number that is equal for pools whose devices carry equal values of an attribute."""
@@ -510,6 +520,10 @@ class NodeView:
         if self._row is None:
             self._row = tuple([device for pool in self.pools for device in pool.devices])
         return self._row
+
+    def emptied(self) -> NodeView:
+        """Return the node as it would be with nothing in use."""
+        return NodeView(self.node, [pool.emptied() for pool in self.pools])
 
     @property
     def here(self) -> NodeSelector:

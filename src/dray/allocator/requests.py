@@ -151,6 +151,10 @@ class Question:
             self._add_claim(number, spec)
         self.reads = self._reads()
 
+    def asking(self, specs: Sequence[ResourceClaimSpec]) -> Question:
+        """Return another question of the same world."""
+        return Question(specs, self.gates, self._classes, self._selector, self._derivation)
+
     def _add_claim(self, claim: int, spec: ResourceClaimSpec) -> None:
         start = len(self.requests)
         for request in spec.devices.requests:

@@ -155,6 +155,7 @@ class Asked:
         self.grouping = grouping
         self.by_group: dict[int, Verdict] = {}
         self.preferred: dict[Policy, dict[Hashable, object]] = {}  # see `preferring`
+        self.helpful: dict[int, frozenset[tuple[str, int]]] = {}  # group -> changes; see `relaxing`
         self._parts: dict[int, PoolPart] = {}  # face -> part
         self._by_likeness: dict[Hashable, Verdict] = {}
 

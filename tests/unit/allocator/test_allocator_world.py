@@ -88,7 +88,10 @@ def test_a_refusal_says_who_holds_the_devices() -> None:
     [reasons] = refusal.reasons
     assert (reasons.devices, reasons.usable, reasons.wanted) == (4, 2, 3)
     assert [(r.cause, r.detail, r.devices) for r in reasons.reasons] == [("in-use", "team/training", 2)]
-    assert reasons.relaxation == "wait for (or free) devices in use (team/training): 2 more would be usable"
+    assert (
+        reasons.relaxation
+        == "wait for (or free) devices in use (team/training): 2 more would be usable, and the claims fit"
+    )
 
 
 def test_a_refusal_names_the_selector_that_failed() -> None:
