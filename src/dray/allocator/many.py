@@ -16,6 +16,7 @@ from dray.allocator.results import AllocationBuilder
 from dray.allocator.verdicts import Asked, Verdict
 
 _LEAST_CHUNK = 128  # nodes looked at together when only the first feasible ones are wanted
+_LEAST_STEPS = 1_000  # for every node, however many steps the nodes before it have cost
 
 Chunk = tuple[Sequence[str], list[int], dict[int, Verdict]]  # nodes, their groups, what is known of those
 
@@ -31,6 +32,7 @@ class Survey:
         *,
         first: int | None,
         budget: int,
+        total: int,
     ) -> None:
         self.plans: list[Plan] = []
         self.steps = 0
@@ -39,6 +41,7 @@ class Survey:
         self._new_share_id = new_share_id
         self._first = first
         self._budget = budget
+        self._total = total
         self._chunks: list[Chunk] = []
         self._builders: dict[int, AllocationBuilder] = {}  # group -> builder
         self._spent: dict[int, int] = {}  # group -> steps of its search, until a plan has told them
@@ -64,7 +67,7 @@ class Survey:
             verdict = verdicts.get(group)
             if verdict is None:
                 verdict = verdict_of(group)
-                if verdict is None or verdict.budget < self._budget:
+                if verdict is None or verdict.budget < self._allowance():
                     verdict = self._settle(group, (name,), [group])
                 verdicts[group] = verdict
             seen.append(name)
@@ -78,6 +81,10 @@ class Survey:
                 if self.is_full:
                     break
         self._chunks.append((seen, groups, verdicts))
+
+    def _allowance(self) -> int:
+        """Return the steps that the next search may take; easy nodes are answered even when all are spent."""
+        return min(self._budget, max(self._total - self.steps, _LEAST_STEPS))
 
     @property
     def is_full(self) -> bool:
@@ -94,7 +101,11 @@ class Survey:
             ]
         else:
             groups = looked_up  # type: ignore[assignment]  # no None among them
-        verdicts = {group: self._settle(group, names, groups) for group in set(groups)}
+        distinct: Iterable[int] = set(groups)
+        if not self._asked.by_group.keys() >= distinct:
+            # Something has to be searched: in the order of the nodes, should the steps run out.
+            distinct = dict.fromkeys(groups)
+        verdicts = {group: self._settle(group, names, groups) for group in distinct}
         if any(verdict.fatal is not None for verdict in verdicts.values()):
             self._sort_until_fatal(names, groups, verdicts, fail)
         elif any(v.outcome is not None and v.outcome.picks is not None for v in verdicts.values()):
@@ -104,9 +115,10 @@ class Survey:
 
     def _settle(self, group: int, names: Sequence[str], groups: list[int]) -> Verdict:
         verdict = self._asked.by_group.get(group)
-        if verdict is None or verdict.budget < self._budget:
+        allowance = self._allowance()
+        if verdict is None or verdict.budget < allowance:
             view = self._view_of(names[groups.index(group)])
-            verdict, steps = self._asked.verdict(view, self._budget)
+            verdict, steps = self._asked.verdict(view, allowance)
             self._spent[group] = steps
             self.steps += steps
         return verdict

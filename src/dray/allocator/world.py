@@ -38,6 +38,7 @@ from dray.api.meta import ObjectMeta
 from dray.api.resource import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
 DEFAULT_BUDGET = 100_000  # search steps per node; a step takes some microseconds
+DEFAULT_TOTAL = 400_000  # search steps for all nodes of one question, some seconds
 INVALID_POOLS = "invalid resource pools were encountered"
 
 _MOST_QUESTIONS = 512
@@ -310,15 +311,18 @@ class World:
         *,
         first: int | None = None,
         budget: int = DEFAULT_BUDGET,
+        total: int = DEFAULT_TOTAL,
         policy: Policy | None = None,
     ) -> NodePlans:
         """Allocate on each of many nodes (None: all known), equal nodes sharing one search.
 
+        No search takes more than `budget` steps; once all together have taken `total`, the
+        remaining nodes get short searches only, and `NodePlans.gave_up` names those cut off.
         With `first`, stop after so many feasible nodes. With `policy`, devices are chosen by it
         and the best nodes come first. Raises AllocationError as `plan`.
         """
         asked = self._ask(claims)
-        survey = Survey(asked, self.view, self.new_share_id, first=first, budget=budget)
+        survey = Survey(asked, self.view, self.new_share_id, first=first, budget=budget, total=total)
 
         def fail(node: str, verdict: Verdict) -> AllocationError:
             assert verdict.fatal is not None

@@ -176,3 +176,18 @@ def test_nodes_that_were_given_up_are_named() -> None:
     answers = world.plan_nodes([claim(request("r", 3), request("q", 1))], budget=2)
     assert answers.gave_up == {"n"}
     assert world.plan_nodes([claim(request("r", 3), request("q", 1))]).gave_up == frozenset()
+
+
+def test_all_nodes_together_have_a_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dray.allocator.many._LEAST_STEPS", 2)
+    world = world_of(roots(4, lambda i: i))
+    for number in range(3):  # nodes that differ, so that none answers for another
+        pool = ResourcePool(name=f"p{number}", generation=1, resource_slice_count=1)
+        devices = [Device(name=f"g{i}") for i in range(5 + number)]
+        spec = ResourceSliceSpec(driver="d", node_name=f"n{number}", pool=pool, devices=devices)
+        world.set_slice(ResourceSlice(metadata=ObjectMeta(name=f"s{number}"), spec=spec))
+    pod, names = [claim(request("r", 3), request("q", 1))], ["n0", "n1", "n2"]
+    short = world.plan_nodes(pod, names, total=6)
+    assert short.nodes == ("n0",)
+    assert short.gave_up == {"n1", "n2"}
+    assert world.plan_nodes(pod, names).nodes == ("n0", "n1", "n2"), "asked again with more steps"
