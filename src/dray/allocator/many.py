@@ -101,11 +101,13 @@ class Survey:
             ]
         else:
             groups = looked_up  # type: ignore[assignment]  # no None among them
-        distinct: Iterable[int] = set(groups)
-        if not self._asked.by_group.keys() >= distinct:
-            # Something has to be searched: in the order of the nodes, should the steps run out.
-            distinct = dict.fromkeys(groups)
-        verdicts = {group: self._settle(group, names, groups) for group in distinct}
+        distinct = set(groups)
+        is_known = self._asked.by_group.keys() >= distinct
+        # What has to be searched is searched in the order of the nodes, should the steps run out.
+        verdicts = {
+            group: self._settle(group, names, groups)
+            for group in (distinct if is_known else dict.fromkeys(groups))
+        }
         if any(verdict.fatal is not None for verdict in verdicts.values()):
             self._sort_until_fatal(names, groups, verdicts, fail)
         elif any(v.outcome is not None and v.outcome.picks is not None for v in verdicts.values()):
