@@ -1,5 +1,6 @@
 """deploy/kubernetes on a real kube-apiserver: accepted as it is, and its rights suffice and are few."""
 
+import asyncio
 import contextlib
 import subprocess
 import sys
@@ -119,6 +120,27 @@ async def test_the_controllers_rights_suffice(deployed):
                 return (await cluster.client.get(kinds.TAINT_RULES, name)).get("status")
 
             await cluster.until(reported, "a status of the rule", SOON)
+
+
+async def test_a_controller_without_its_rights_says_so_in_one_line(deployed):
+    async with Cluster(deployed) as cluster:
+        config = await kubeconfig_of(cluster, "dray-controllers", "dray-system")
+        command = (
+            sys.executable,
+            "-m",
+            "dray",
+            "controllers",
+            "--controllers",
+            "quotas",
+            "--kubeconfig",
+            config,
+        )
+        process = await asyncio.create_subprocess_exec(*map(str, command), stderr=asyncio.subprocess.PIPE)
+        _, said = await asyncio.wait_for(process.communicate(), SOON)
+        assert process.returncode == 1
+        [line] = said.decode().splitlines()
+        assert "dray controllers: " in line
+        assert "forbidden" in line
 
 
 async def test_a_driver_publishes_devices_of_its_own_node_only(deployed):
