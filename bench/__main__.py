@@ -10,6 +10,7 @@ import argparse
 import importlib
 import importlib.util
 import re
+import signal
 import sys
 import time
 import traceback
@@ -48,6 +49,7 @@ def main() -> int:
         "--quick", action="store_true", help="smaller instances, fewer rounds; writes nothing"
     )
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are ended, too
     failed = []
     for name in args.names or BENCHES:
         if importlib.util.find_spec(f"bench.{name}") is None:

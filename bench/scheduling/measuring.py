@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import platform
+import signal
 import statistics
 import sys
 import time
@@ -388,6 +389,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=200, help="at most so many, if the devices suffice")
     parser.add_argument("--rounds", type=int, default=1)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are ended, too
     workloads = [each for each in WORKLOADS if not args.workload or each.name in args.workload]
     outcomes = run_all(workloads, args.nodes, args.pods, args.rounds)
     sys.stdout.write(report(outcomes, workloads, args.nodes, args.pods, args.rounds) + "\n")
