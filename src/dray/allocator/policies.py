@@ -53,8 +53,15 @@ class Demand:
 
     @classmethod
     def of(cls, kinds: Iterable[tuple[float, int, int]], elsewhere: float = 0.0) -> Demand:
-        """Make a demand from (weight, count, parts)."""
-        return cls(tuple(Kind(*kind) for kind in kinds), elsewhere)
+        """Make a demand from (weight, count, parts). Raises ValueError for a kind that no device can serve."""
+        found = tuple(Kind(*kind) for kind in kinds)
+        for kind in found:
+            if kind.count < 1 or not 0 < kind.parts <= WHOLE or kind.weight < 0:
+                raise ValueError(
+                    f"expected request {kind}: count must be at least 1, parts 1 to {WHOLE} (thousandths of a"
+                    " device), weight not negative"
+                )
+        return cls(found, elsewhere)
 
     @cached_property
     def lost(self) -> list[float]:

@@ -214,3 +214,9 @@ def test_waste_is_the_room_that_the_demand_cannot_use() -> None:
 
 def test_requests_that_cannot_run_on_the_node_see_only_waste() -> None:
     assert Demand.of([(0.75, 1, 500)], elsewhere=0.25).waste([1000]) == 250
+
+
+@pytest.mark.parametrize("kind", [(1.0, 0, 500), (1.0, 1, 1001), (1.0, 1, 0), (-1.0, 1, 500)])
+def test_a_demand_that_no_device_can_serve_is_refused(kind: tuple[float, int, int]) -> None:
+    with pytest.raises(ValueError, match="parts 1 to 1000"):
+        Demand.of([kind])
