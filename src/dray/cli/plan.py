@@ -36,7 +36,7 @@ input, one case per line (or YAML document):
   {"name": "one gpu", "node": "n1",
    "classes": [{"metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": "device.driver == 'x'"}}]}}],
    "slices": [...ResourceSlices...], "claims": [...ResourceClaims...]}
-optional: features (default: those of v1.37), nodes instead of node, first, policy (first-fit, pack, spread, frag),
+optional: features (default: those of v1.37), nodes instead of node, first, policy (first-fit, pack, spread, frag, topology),
   taintRules, allocatedDevices, allocatedSharedDevices, aggregatedCapacity, allocatedClaims;
   "slices": "same" keeps the hardware, classes and nodes of the case before.
 """

@@ -45,7 +45,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host-name", default=socket.gethostname().lower(), help="name of this machine's node"
     )
-    parser.add_argument("--policy", default="", help="device policy of the scheduler: pack, spread, frag")
+    parser.add_argument(
+        "--policy",
+        default="",
+        choices=("", "first-fit", "pack", "spread", "frag", "topology"),
+        help="how the scheduler chooses nodes and devices (default: as kube-scheduler does)",
+    )
     parser.add_argument("--feature-gates", default="", metavar="NAME=true,…", help="as with kube-apiserver")
     parser.add_argument("-v", "--verbose", action="store_true")
 

@@ -165,8 +165,17 @@ class Placer:
             stages.narrow("devices", 0, Help.DEVICES, Help.NODES)
             return self._refused(pod, shape, claims, stages, within)
         best = self._best_plan(pod, shape, claims.pending, plans)
-        self._start = self.state.nodes[best.node].index + 1
+        self._move_past(self.state.nodes[best.node])
         return Placement(best.node, claims.pending, best.allocations)
+
+    def _move_past(self, node: NodeState) -> None:
+        """Begin the next sample behind the node just taken, so that all nodes get their turn.
+
+        A policy that gathers pods must keep seeing the nodes it has begun to fill, so it
+        always begins where the first node is.
+        """
+        if self.policy is None or self.policy.name == "spread":
+            self._start = node.index + 1
 
     def _plans(self, claims: Sequence[ResourceClaim], kind: bytes, nodes: int) -> tuple[Plan, ...]:
         for name, wished in topology.wishes(claims) if self.prefers_closeness else ((b"", claims),):
@@ -193,7 +202,7 @@ class Placer:
             if position + 1 >= self.sample:
                 break
         assert best is not None
-        self._start = best.index + 1
+        self._move_past(best)
         return best
 
     def _best_plan(
