@@ -24,8 +24,9 @@ from dray.server.store import Record, Store
 from dray.server.versions import stored_schema
 
 # Decoded objects kept beside their bytes. A decoded object takes about ten times
-# its bytes, so large ones (slices) are decoded when needed.
-CACHED_OBJECTS = 20_000
+# its bytes, so large ones (slices) are decoded when needed, and of the others only
+# the newest are kept: 6,000 objects of 500 nodes would take 60 MB more than their bytes.
+CACHED_OBJECTS = 1_000
 CACHED_BYTES_EACH = 4_096
 
 
