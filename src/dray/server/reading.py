@@ -134,7 +134,9 @@ class ListReader:
     def objects(self, kind: Kind, version: str, listing: Listing) -> list[Object]:
         """Return the objects in the asked-for version."""
         show = self._versions.outgoing
-        return [show(kind, self._objects.decoded(kind, record), version) for record in listing.records]
+        # Thousands at once would push everything else out of the cache.
+        find = self._objects.decoded_past
+        return [show(kind, find(kind, record), version) for record in listing.records]
 
     def _items(self, kind: Kind, version: str, records: list[Record]) -> list[bytes]:
         if self._versions.items_carry_kind(kind):
