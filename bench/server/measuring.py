@@ -262,7 +262,7 @@ def report(results: dict[str, Results], size: Size) -> str:
         f" the same disk (etcd with fsync, SQLite with synchronous commits), both with TLS, tokens and RBAC, both"
         f" asked over HTTP/1.1 in JSON by the same client with prepared requests. Medians of {len(results['dray'].samples['ready'])} rounds of"
         f" {size.seconds:.0f} s. *Cores* is the CPU of the server / of the load; *other load* is the share of the"
-        " machine that neither used: distrust rates where it is high. The servers and their load share the machine,"
+        " machine that neither used (during the rounds of each): distrust rates where it is high. The servers and their load share the machine,"
         " so a rate is limited by both; *ms of CPU* counts the server alone and is disturbed least.",
         "",
         "| measure | kube-apiserver + etcd | cores | ms of CPU | dray | cores | ms of CPU | ratio | target | other load |",
@@ -304,6 +304,10 @@ def _row(measure_: Measure, results: dict[str, Results]) -> str:
     if measure_.wanted_value:
         verdict = "met" if dray < measure_.wanted_value else "missed"
     target = f"{measure_.target} {verdict}".strip()
-    other = [each.other_load for result in results.values() for each in result.samples[measure_.key]]
-    others = f"{statistics.median(other):.0%}" if any(other) else ""
+    parts = [
+        f"{statistics.median(each.other_load for each in result.samples[measure_.key]):.0%}"
+        for result in results.values()
+        if any(each.other_load for each in result.samples[measure_.key])
+    ]
+    others = " / ".join(parts)
     return f"| {measure_.title} | {cells('kubernetes')} | {cells('dray')} | {ratio} | {target} | {others} |"
