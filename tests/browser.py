@@ -106,7 +106,7 @@ class Page:
 async def browser_page():
     """Start chromium and open a tab."""
     need_browser()
-    with tempfile.TemporaryDirectory(prefix="dray-chromium-") as profile:
+    with tempfile.TemporaryDirectory(prefix="dray-chromium-", ignore_cleanup_errors=True) as profile:
         process = await asyncio.create_subprocess_exec(
             CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank",
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
