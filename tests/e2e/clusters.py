@@ -6,7 +6,7 @@ import time
 
 import checker
 
-from dray.client import Client, NotFound
+from dray.client import Client, Forbidden, NotFound
 from dray.client import resources as kinds
 from dray.control.scheduling import SchedulerOptions, SchedulingLoop
 
@@ -174,7 +174,15 @@ class Cluster:
                 **spec,
             },
         }
-        return await self.client.create(kinds.PODS, body, self.namespace)
+        for _ in range(100):
+            try:
+                return await self.client.create(kinds.PODS, body, self.namespace)
+            except Forbidden as error:
+                # kube-apiserver admits pods from a cache: a class made a moment ago may not be there yet.
+                if "no PriorityClass" not in str(error):
+                    raise
+                await asyncio.sleep(0.1)
+        raise AssertionError(f"the priority class of pod {name} never arrived")
 
     async def delete_pod(self, name):
         """Delete a pod at once."""

@@ -112,15 +112,18 @@ async def _serve(args: argparse.Namespace, options: SchedulerOptions) -> None:
         if probes is not None:
             print(f"probes on port {probes.sockets[0].getsockname()[1]}", flush=True)
         announcing = asyncio.create_task(_announce(loop))
+        failure: BaseException | None = None
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 await work
         except* ClientError as group:
-            raise group.exceptions[0] from None
+            failure = group.exceptions[0]  # raised here it would come out wrapped in a group again
         finally:
             announcing.cancel()
             if probes is not None:
                 probes.close()
+        if failure is not None:
+            raise failure
 
 
 async def _announce(loop: SchedulingLoop) -> None:
