@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from dray.api.core import Pod
-from dray.client import STRATEGIC_PATCH, Client, ClientError, EventRecorder
+from dray.client import STRATEGIC_PATCH, Client, ClientError, EventRecorder, NotFound
 from dray.client import resources as kinds
 from dray.control.scheduling.timestamps import timestamp
 
@@ -24,6 +25,8 @@ log = logging.getLogger("dray.scheduler")
 
 REPEAT_AFTER = 30.0  # seconds before a changed text is reported again
 NOT_READY_AFTER = 2.0  # claims from templates take a moment; say nothing until then
+RETRY_AFTER = 1.0  # seconds before a report that got lost is repeated
+MOST_SETTLED = 4096
 _MAX_MESSAGE = 1024
 
 
@@ -52,6 +55,7 @@ class Reporter:
         self._next: dict[str, _Report] = {}  # pod uid -> what to say; newer replaces older
         self._said: dict[str, tuple[str, float]] = {}  # pod uid -> (text, when)
         self._unready: dict[str, asyncio.TimerHandle] = {}
+        self._settled: OrderedDict[str, None] = OrderedDict()  # pods lately bound or gone: no late reports
 
     async def run(self) -> None:
         """Write reports until cancelled."""
@@ -62,8 +66,18 @@ class Reporter:
                 continue
             try:
                 await self._write(report)
+            except NotFound:
+                continue  # nobody is left to be told
             except ClientError as error:
-                log.debug("report of %s: %s", report.pod.metadata.name, error)
+                # What was said must arrive: the same text is never said twice.
+                log.debug("report of %s: %s; again in %.0f s", report.pod.metadata.name, error, RETRY_AFTER)
+                asyncio.get_running_loop().call_later(RETRY_AFTER, self._say_again, report)
+
+    def _say_again(self, report: _Report) -> None:
+        """Repeat a report that got lost, unless there is news of the pod or it needs none any more."""
+        uid = report.pod.metadata.uid
+        if uid not in self._next and uid not in self._settled:
+            self._say(report)
 
     # --- what happened --------------------------------------------------------
 
@@ -107,6 +121,9 @@ class Reporter:
 
     def forget(self, uid: str) -> None:
         """The pod is gone or bound."""
+        self._settled[uid] = None
+        while len(self._settled) > MOST_SETTLED:
+            self._settled.popitem(last=False)
         self._said.pop(uid, None)
         self._next.pop(uid, None)
         self._unready_no_more(uid)
@@ -118,6 +135,7 @@ class Reporter:
 
     def _say(self, report: _Report) -> None:
         uid = report.pod.metadata.uid
+        self._settled.pop(uid, None)
         is_waiting = uid in self._next
         self._next[uid] = report
         if not is_waiting:

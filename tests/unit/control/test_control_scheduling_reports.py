@@ -1,0 +1,66 @@
+"""A refused pod learns why, even if the server was away when it was first said."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from dray.api.core import Pod
+from dray.api.meta import ObjectMeta
+from dray.client import TransportError
+from dray.control.scheduling import reporting
+from dray.control.scheduling.reporting import Reporter
+
+POD = Pod(metadata=ObjectMeta(name="p", namespace="n", uid="u"))
+
+
+class Away:
+    """A client whose first calls fail."""
+
+    def __init__(self, failures):
+        self.failures = failures
+        self.written = []
+
+    async def call(self, method, path, body, **_):
+        if self.failures:
+            self.failures -= 1
+            raise TransportError("the server is away")
+        self.written.append(body["status"]["conditions"][0]["message"])
+
+
+class Silent:
+    def record(self, *_):
+        pass
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    monkeypatch.setattr(reporting, "RETRY_AFTER", 0.01)
+
+
+async def started(client):
+    reporter = Reporter(client, Silent(), lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    return reporter, asyncio.create_task(reporter.run())
+
+
+async def test_a_report_that_got_lost_is_repeated_until_it_arrives(soon):
+    client = Away(3)
+    reporter, running = await started(client)
+    reporter.refused(POD, "0/1 nodes: no room")
+    async with asyncio.timeout(5):
+        while not client.written:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    assert client.written == ["0/1 nodes: no room"]
+
+
+async def test_a_pod_that_was_bound_meanwhile_is_left_alone(soon):
+    client = Away(1)
+    reporter, running = await started(client)
+    reporter.refused(POD, "0/1 nodes: no room")
+    while client.failures:
+        await asyncio.sleep(0)
+    reporter.forget("u")
+    await asyncio.sleep(0.05)
+    running.cancel()
+    assert client.written == []
