@@ -19,7 +19,7 @@ from typing import Any
 from dray.api.core import Pod, PodDisruptionBudget
 from dray.client import key_of
 from dray.client.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, PODS, REPLICA_SETS
-from dray.control.pods import controller_of, is_ready, selects
+from dray.control.pods import controller_of, is_ready
 from dray.control.reconciling import (
     Caches,
     Clock,
@@ -29,6 +29,7 @@ from dray.control.reconciling import (
     utc_now,
 )
 from dray.control.workloads import Deployment, ReplicaSet
+from dray.scheduler.selecting import matches_labels
 
 EVICTION_PATIENCE = timedelta(minutes=2)
 
@@ -118,7 +119,7 @@ class BudgetController(Controller):
             changed = new or old
             assert changed is not None
             for key, budget in self.budgets.items.items():
-                if budget.metadata.namespace == changed.metadata.namespace and selects(
+                if budget.metadata.namespace == changed.metadata.namespace and matches_labels(
                     budget.spec.selector, changed.metadata.labels
                 ):
                     self.enqueue(key)
@@ -162,7 +163,7 @@ class BudgetController(Controller):
             pod
             for pod in self.pods.items.values()
             if pod.metadata.namespace == namespace
-            and selects(budget.spec.selector, pod.metadata.labels)
+            and matches_labels(budget.spec.selector, pod.metadata.labels)
             and pod.status.phase not in ("Succeeded", "Failed")
         ]
         status = budget_status(budget, pods, self._wishes(namespace), self.clock())

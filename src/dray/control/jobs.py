@@ -11,7 +11,6 @@ from dray.api.core import Node, Pod, Taint, Toleration
 from dray.api.meta import Condition, LabelSelector, NodeSelectorTerm, ObjectMeta, View
 from dray.client import key_of
 from dray.client.resources import DAEMON_SETS, JOBS, NODES, PODS
-from dray.control.nodes import tolerates
 from dray.control.pods import (
     Expectations,
     Object,
@@ -34,6 +33,7 @@ from dray.control.reconciling import (
     utc_now,
     wait_until,
 )
+from dray.scheduler.selecting import tolerates
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 FIRST_RETRY = 10.0  # seconds; doubles with every failure

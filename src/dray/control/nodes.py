@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from dray.api.core import Node, Pod, Taint, Toleration
+from dray.api.core import Node, Pod, Taint
 from dray.api.meta import ObjectMeta, View
 from dray.client import Conflict, NotFound, key_of
 from dray.client.resources import LEASES, NODES, PODS
@@ -28,6 +28,7 @@ from dray.control.reconciling import (
     utc_now,
     wait_until,
 )
+from dray.scheduler.selecting import tolerates
 
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -48,15 +49,6 @@ class Lease(View, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: LeaseSpec = LeaseSpec()
-
-
-def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Say whether a pod's toleration covers a node's taint."""
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    return toleration.operator == "Exists" or toleration.value == taint.value
 
 
 def wanted_taints(node: Node, ready: str) -> list[Taint]:

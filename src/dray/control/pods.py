@@ -9,32 +9,12 @@ from typing import Any
 import msgspec
 
 from dray.api.core import Pod
-from dray.api.meta import LabelSelector, ObjectMeta
+from dray.api.meta import ObjectMeta
 from dray.client import Conflict, Informer, NotFound, key_of
 from dray.client.resources import PODS, Resource
 from dray.control.reconciling import Controller
 
 Object = dict[str, Any]
-
-
-def selects(selector: LabelSelector | None, labels: Mapping[str, str] | None) -> bool:
-    """Say whether a label selector matches; no selector matches nothing, an empty one everything."""
-    if selector is None:
-        return False
-    have = labels or {}
-    if any(have.get(key) != value for key, value in (selector.match_labels or {}).items()):
-        return False
-    for requirement in selector.match_expressions:
-        value = have.get(requirement.key)
-        verdict = {
-            "In": value is not None and value in requirement.values,
-            "NotIn": value is None or value not in requirement.values,
-            "Exists": requirement.key in have,
-            "DoesNotExist": requirement.key not in have,
-        }
-        if not verdict.get(requirement.operator, False):
-            return False
-    return True
 
 
 def controller_of(meta: ObjectMeta) -> str | None:

@@ -21,7 +21,6 @@ from dray.control.pods import (
     owner_reference,
     pod_from_template,
     removal_order,
-    selects,
     template_hash,
 )
 from dray.control.reconciling import (
@@ -33,6 +32,7 @@ from dray.control.reconciling import (
     steady_now,
     utc_now,
 )
+from dray.scheduler.selecting import matches_labels
 
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
@@ -276,7 +276,7 @@ class DeploymentController(Controller):
             for found in self.sets.items.values()
             if found.metadata.namespace == meta.namespace
             and controller_of(found.metadata) == meta.uid
-            and selects(deployment.spec.selector, found.metadata.labels)
+            and matches_labels(deployment.spec.selector, found.metadata.labels)
         ]
 
     async def reconcile(self, key: str) -> float | None:

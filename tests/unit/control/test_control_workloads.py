@@ -13,7 +13,7 @@ from dray.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dray.control.accounting import pool_status, usage_of
 from dray.control.budgets import budget_status
 from dray.control.jobs import Job, next_index, parse_indexes, spell_indexes, successes
-from dray.control.pods import Expectations, removal_order, selects, template_hash
+from dray.control.pods import Expectations, removal_order, template_hash
 from dray.control.quotas import claim_charges, counted_kind, pod_charges
 from dray.control.suite import UnknownController, chosen_controllers
 from dray.control.workloads import (
@@ -25,6 +25,7 @@ from dray.control.workloads import (
     plan_rollout,
     resolve_amount,
 )
+from dray.scheduler.selecting import matches_labels
 
 
 def replica_set(name, replicas, available):
@@ -178,8 +179,8 @@ def test_label_selectors(requirement, matches):
     from dray.api.meta import LabelSelector
 
     selector = msgspec.convert({"matchExpressions": [requirement]}, LabelSelector)
-    assert selects(selector, {"a": "1"}) is matches
-    assert not selects(None, {"a": "1"})
+    assert matches_labels(selector, {"a": "1"}) is matches
+    assert not matches_labels(None, {"a": "1"})
 
 
 CLASSES = {"gpu": msgspec.convert({"spec": {"extendedResourceName": "nvidia.com/gpu"}}, DeviceClass)}
