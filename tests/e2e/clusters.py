@@ -54,10 +54,16 @@ class Cluster:
 
     # --- making ---------------------------------------------------------------
 
-    async def start_scheduler(self, **options):
-        """Run a scheduler in this process, until the test ends."""
+    async def start_scheduler(self, *, wrap=None, now=None, **options):
+        """Run a scheduler in this process, until the test ends.
+
+        `wrap` puts something between the scheduler and the server, `now` is its wall clock.
+        """
         options = {"name": self.scheduler_name, **options}
-        loop = SchedulingLoop(Client.connect(self.peer.kubeconfig), SchedulerOptions(**options))
+        client = Client.connect(self.peer.kubeconfig)
+        client.transport = wrap(client.transport) if wrap is not None else client.transport
+        clock = {"now": now} if now is not None else {}
+        loop = SchedulingLoop(client, SchedulerOptions(**options), **clock)
 
         async def run():
             async with loop.client:

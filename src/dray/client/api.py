@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from dray.client.errors import ApiError, Gone, TooManyRequests, TransportError, error_from
+from dray.client.errors import ApiError, Gone, TooManyRequests, TransportError, Unreadable, error_from
 from dray.client.kubeconfig import load_endpoint
 from dray.client.resources import Resource
 from dray.client.transport import JSON, HttpTransport, Request, Response, Transport
@@ -68,6 +68,26 @@ def decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
     if found is None:
         found = _decoder_by_type[kind] = msgspec.json.Decoder(kind)
     return found
+
+
+def without_nulls(value: Any) -> Any:
+    """Drop nulls: in the API they mean the same as nothing."""
+    if isinstance(value, dict):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [without_nulls(each) for each in value if each is not None]
+    return value
+
+
+def _read_answer(request: Request, body: bytes, view: Any) -> Any:
+    """Decode an answer; servers send null where a list is empty, which views do not know."""
+    try:
+        return decoder_of(view).decode(body)
+    except msgspec.DecodeError:
+        try:
+            return msgspec.convert(without_nulls(msgspec.json.decode(body)), view)
+        except msgspec.DecodeError as error:
+            raise Unreadable(f"{request}: the answer cannot be read: {error}") from error
 
 
 _encode = msgspec.json.Encoder().encode
@@ -318,7 +338,7 @@ class Client:
         response = await self._answer(request)
         if view is None:
             return None
-        return decoder_of(view).decode(response.body)
+        return _read_answer(request, response.body, view)
 
     async def _answer(self, request: Request) -> Response:
         attempt = 0

@@ -3,6 +3,7 @@
     ClientError
     ├── KubeconfigError      the kubeconfig (or the in-cluster files) cannot be used
     ├── TransportError       no answer: refused, reset, timed out, cut off
+    │   └── Unreadable            an answer came, but not what was asked for
     └── ApiError             an answer that says no; carries the server's Status
         ├── BadRequest       400
         ├── Unauthorized     401
@@ -38,6 +39,10 @@ class KubeconfigError(ClientError):
 
 class TransportError(ClientError):
     """There was no answer; for a write it is unknown whether it happened."""
+
+
+class Unreadable(TransportError):
+    """The answer does not fit the view that the caller asked for."""
 
 
 class StatusCause(msgspec.Struct, rename="camel", frozen=True):

@@ -26,8 +26,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from dray.api.meta import ObjectMeta
-from dray.client.api import Client, ListOf, WatchEvent, decoder_of, revision_of
-from dray.client.errors import ClientError, Forbidden, Gone, NotFound
+from dray.client.api import Client, ListOf, WatchEvent, decoder_of, revision_of, without_nulls
+from dray.client.errors import ClientError, Forbidden, Gone, NotFound, Unreadable
 from dray.client.resources import Resource
 
 log = logging.getLogger("dray.client")
@@ -157,7 +157,7 @@ class Informer(Generic[T]):
         kind: Any = msgspec.Raw if self._raw_by_key is not None else self._view
         try:
             answer: ListOf[Any] = await self._client.list(self.resource, self._namespace, view=kind, **query)
-        except msgspec.ValidationError:
+        except Unreadable:
             # Some object does not fit the view: take them one by one.
             answer = await self._client.list(self.resource, self._namespace, view=msgspec.Raw, **query)
         self.is_available = True
@@ -227,7 +227,7 @@ class Informer(Generic[T]):
     def _decode_anyway(self, line: bytes) -> Any:
         """Decode an event whose object has nulls where lists should be; give up on what makes no sense."""
         try:
-            return msgspec.convert(_without_nulls(msgspec.json.decode(line)), self._event_type)
+            return msgspec.convert(without_nulls(msgspec.json.decode(line)), self._event_type)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             log.warning("%s: an object cannot be read and is ignored: %s", self.resource.plural, error)
             self._revision = revision_of(line) or self._revision
@@ -263,12 +263,3 @@ def _object_text(line: bytes) -> bytes:
     if not line.startswith(b'{"type":') or start < 0:
         return line
     return line[start + 9 : line.rindex(b"}")]
-
-
-def _without_nulls(value: Any) -> Any:
-    """Drop nulls: in the API they mean the same as nothing."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
-    if isinstance(value, list):
-        return [_without_nulls(each) for each in value if each is not None]
-    return value

@@ -47,6 +47,7 @@ TOPOLOGY = "topology"  # the policy that keeps the devices of a claim close toge
 _TURN = 16  # decisions before other tasks get their turn
 _RETRY_AFTER_CONFLICT = 0.05  # seconds
 _LONGEST_RETRY = 10.0
+_CONFLICTS_TO_TELL = 5  # one conflict is nothing to talk about, a row of them is
 _COMPANY_FACTOR = 16
 _LONGEST_COURTESY = 15.0
 _WARM_AT_ONCE = 20  # nodes; a few milliseconds
@@ -449,7 +450,7 @@ class SchedulingLoop:
             group_key = _group_key(current)
             if group_key is not None:
                 self._waiting_of_group[group_key].add(entry.key)
-            if not error.is_conflict:
+            if not error.is_conflict or entry.failures >= _CONFLICTS_TO_TELL:
                 self.reporter.failed(pod, str(error))
             pause = _RETRY_AFTER_CONFLICT if error.is_conflict else 1.0
             pause = min(pause * 2 ** min(entry.failures, 10), _LONGEST_RETRY)

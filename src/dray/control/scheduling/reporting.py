@@ -1,7 +1,8 @@
 """Tell people what became of their pods: one condition, one event, not a flood.
 
 A refused pod gets the condition PodScheduled=False with the counts per reason, and an
-event with the same text. Reports wait in a line of their own, so that they never slow
+event with the same text; so does one whose commit failed, with the reason SchedulerError
+as kube-scheduler has it. Reports wait in a line of their own, so that they never slow
 down placing; a pod is reported again only when the text changed and some time has
 passed, because with every freed device the counts change a little.
 """
@@ -34,6 +35,7 @@ _MAX_MESSAGE = 1024
 class _Report:
     pod: Pod
     message: str
+    reason: str = "Unschedulable"
 
 
 class Reporter:
@@ -54,6 +56,7 @@ class Reporter:
         self._line: asyncio.Queue[str] = asyncio.Queue()
         self._next: dict[str, _Report] = {}  # pod uid -> what to say; newer replaces older
         self._said: dict[str, tuple[str, float]] = {}  # pod uid -> (text, when)
+        self._failed: dict[str, str] = {}  # pod uid -> text of its last failure, until something else is said
         self._unready: dict[str, asyncio.TimerHandle] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()  # pods lately bound or gone: no late reports
 
@@ -90,6 +93,7 @@ class Reporter:
             return said[0]
         message = explain if isinstance(explain, str) else explain()
         self._unready_no_more(uid)
+        self._failed.pop(uid, None)
         if said is None or said[0] != message:
             self._say(_Report(pod, message))
         self._said[uid] = (message, clock)
@@ -108,8 +112,15 @@ class Reporter:
         self._say(_Report(pod, message))
 
     def failed(self, pod: Pod, message: str) -> None:
-        """A commit failed for a reason that people should see."""
-        self._recorder.record(kinds.PODS, pod.metadata, "Warning", "FailedScheduling", message)
+        """A commit failed for a reason that people should see; the next refusal will be said anew."""
+        uid = pod.metadata.uid
+        self._said.pop(uid, None)
+        self._unready_no_more(uid)
+        if self._failed.get(uid) == message:
+            self._recorder.record(kinds.PODS, pod.metadata, "Warning", "FailedScheduling", message)
+            return
+        self._failed[uid] = message
+        self._say(_Report(pod, message, reason="SchedulerError"))
 
     def bound(self, pod: Pod, node: str) -> None:
         """The pod has a node. An event of that costs a write per pod, so it is recorded only if wanted."""
@@ -125,6 +136,7 @@ class Reporter:
         while len(self._settled) > MOST_SETTLED:
             self._settled.popitem(last=False)
         self._said.pop(uid, None)
+        self._failed.pop(uid, None)
         self._next.pop(uid, None)
         self._unready_no_more(uid)
 
@@ -149,7 +161,7 @@ class Reporter:
         condition = {
             "type": "PodScheduled",
             "status": "False",
-            "reason": "Unschedulable",
+            "reason": report.reason,
             "message": message,
             "lastTransitionTime": timestamp(self._now()),
         }
