@@ -161,7 +161,7 @@ def kubernetes(*, durable: bool = True, controllers: str = "") -> Iterator[Stack
 def dray(*, durable: bool = True, controllers: str = "") -> Iterator[Stack]:
     """Run `dray server` (and `dray controllers` with the controllers named)."""
     with _stack("dray") as stack:
-        command = [sys.executable, "-m", "dray", "server", "--bind-address", "127.0.0.1"]
+        command: list[object] = [sys.executable, "-m", "dray", "server", "--bind-address", "127.0.0.1"]
         command += ["--data", stack.folder / "data"] if durable else ["--in-memory"]
         command += ["--token-auth-file", stack.folder / "tokens.csv", "--disable-admission-plugins", LEFT_OUT]
         stack.port = free_ports(1)[0]

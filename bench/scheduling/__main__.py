@@ -1,5 +1,5 @@
 """Run chosen workloads at chosen sizes."""
 
-from bench.scheduling.measuring import main
+from bench.scheduling.running import main
 
-main()
+raise SystemExit(main())

@@ -1,114 +1,165 @@
-"""A scheduler that decides nothing: what the API server alone allows.
+"""A scheduler that decides nothing: what the API server and the controllers alone allow.
 
-It gives each pod the next free device in the order of slices and makes the writes that
-scheduling a pod with a claim takes: the claim's finalizer, its status, the binding. A real
-scheduler cannot be quicker on the same server; how close it comes is the interesting part.
+The workload tells it where the next pod fits; it only makes the writes that a pod with a
+claim takes: the finalizer of the claim, its status, the binding. A real scheduler cannot be
+much quicker on the same server; how close it comes is the interesting part.
 
-Run as `python -m bench.scheduling.floor PORT NAME`, a process of its own like the others.
+Run as `python -m bench.scheduling.floor PORT WORKLOAD NODES`, a process of its own like the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from typing import Any
+from collections import defaultdict, deque
 
 import msgspec
 import uvloop
 
-from bench.scheduling.following import follow
+from bench.scheduling.following import follow, get
+from bench.scheduling.hardware import Object, node_name
+from bench.scheduling.objects import RESOURCE, SCHEDULER, allocation, claims_path, pods_path, template_name
+from bench.scheduling.workloads import WORKLOADS, Place, Workload
 from bench.server.load import Connection, prepared
 
 N_WRITERS = 16
-RESOURCE = "/apis/resource.k8s.io/v1"
-Object = dict[str, Any]
+FINALIZER = "resource.kubernetes.io/delete-protection"
+Key = tuple[str, str]  # namespace, name
 
 
-async def run(port: int, name: str) -> None:
-    connection = await Connection.open(port)
-    free = await _free_devices(connection)
-    waiting: asyncio.Queue[Object] = asyncio.Queue()
-    seen: set[str] = set()
+class Floor:
+    """Pods that wait, claims as they are, places that are free."""
 
-    def notice(kind: str, pod: Object) -> None:
-        uid, spec = pod["metadata"]["uid"], pod["spec"]
-        if kind == "ADDED" and uid not in seen and not spec.get("nodeName") and spec["schedulerName"] == name:
-            seen.add(uid)
-            waiting.put_nowait(pod)
+    def __init__(self, workload: Workload) -> None:
+        free = workload.room(workload.n_nodes).free
+        # last in, first out, as in the order of places
+        self._free = {template_name(kind): places[::-1] for kind, places in free.items()}
+        self._held: dict[str, tuple[str, Place]] = {}  # uid of a claim -> (template, place)
+        self._claims: dict[Key, Object] = {}
+        self._pods: dict[Key, Object] = {}  # not bound, and not being written
+        self._hungry: dict[str, deque[Object]] = defaultdict(deque)  # template -> pods without a place
+        self._ready: asyncio.Queue[Object] = asyncio.Queue()
+        self._decode = msgspec.json.Decoder().decode
 
-    writers = [
-        asyncio.create_task(_write(await Connection.open(port), waiting, free)) for _ in range(N_WRITERS)
-    ]
-    await asyncio.gather(follow(port, "/api/v1/pods", notice), *writers)
+    async def run(self, port: int) -> None:
+        """Serve pods until cancelled."""
+        connection = await Connection.open(port)
+        claims, pods = f"{RESOURCE}/resourceclaims", "/api/v1/pods"
+        versions = []
+        for path, see in ((claims, self._see_claim), (pods, self._see_pod)):
+            listed = await get(connection, path)
+            versions.append(listed["metadata"]["resourceVersion"])
+            for item in listed["items"]:
+                see("ADDED", item)
+        writers = [self._write(await Connection.open(port)) for _ in range(N_WRITERS)]
+        await asyncio.gather(
+            follow(port, claims, versions[0], lambda line: self._event(line, self._see_claim)),
+            follow(port, pods, versions[1], lambda line: self._event(line, self._see_pod)),
+            *writers,
+        )
+
+    def _event(self, line: bytes, see: object) -> None:
+        event = self._decode(line)
+        see(event["type"], event["object"])  # type: ignore[operator]
+
+    def _see_claim(self, kind: str, claim: Object) -> None:
+        metadata = claim["metadata"]
+        key, uid = (metadata["namespace"], metadata["name"]), metadata["uid"]
+        was_allocated = _is_allocated(self._claims.get(key))
+        self._claims[key] = claim
+        if kind == "DELETED":
+            del self._claims[key]
+        if kind == "DELETED" or (was_allocated and not _is_allocated(claim)):
+            self._release(uid)
+        for owner in metadata.get("ownerReferences") or ():
+            self._consider((metadata["namespace"], owner["name"]))
+
+    def _release(self, uid: str) -> None:
+        if uid not in self._held:
+            return
+        template, place = self._held.pop(uid)
+        self._free[template].append(place)
+        if self._hungry[template]:
+            self._ready.put_nowait(self._hungry[template].popleft())
+
+    def _see_pod(self, kind: str, pod: Object) -> None:
+        key = (pod["metadata"]["namespace"], pod["metadata"]["name"])
+        if kind == "DELETED" or pod["spec"].get("nodeName"):
+            self._pods.pop(key, None)
+        elif pod["spec"]["schedulerName"] == SCHEDULER:
+            self._pods[key] = pod
+            self._consider(key)
+
+    def _consider(self, key: Key) -> None:
+        """Let a pod be written, once, when its claim is there."""
+        pod = self._pods.get(key)
+        if pod is None or pod.get("is considered"):
+            return
+        made = pod["status"].get("resourceClaimStatuses") or ()
+        if len(made) == len(pod["spec"].get("resourceClaims") or ()) and all(
+            (key[0], each["resourceClaimName"]) in self._claims for each in made
+        ):
+            pod["is considered"] = True
+            self._ready.put_nowait(pod)
+
+    async def _write(self, connection: Connection) -> None:
+        while True:
+            pod = await self._ready.get()
+            metadata = pod["metadata"]
+            node = 0
+            for entry, made in zip(
+                pod["spec"].get("resourceClaims") or (),
+                pod["status"].get("resourceClaimStatuses") or (),
+                strict=True,
+            ):
+                template = entry["resourceClaimTemplateName"]
+                if not self._free.get(template):
+                    self._hungry[template].append(pod)
+                    break
+                claim = self._claims.get((metadata["namespace"], made["resourceClaimName"]))
+                if claim is None or claim["metadata"]["uid"] in self._held:
+                    break  # the pod is gone, or was seen twice
+                place = self._free[template].pop()
+                self._held[claim["metadata"]["uid"]] = (template, place)
+                await _allocate(connection, claim, place, metadata)
+                node = place.node
+            else:
+                await _bind(connection, metadata, node_name(node))
 
 
-async def _free_devices(connection: Connection) -> list[tuple[str, Object]]:
-    """Return (node, result without request) of every device that no claim holds, in order."""
-    slices = await _get(connection, f"{RESOURCE}/resourceslices")
-    claims = await _get(connection, f"{RESOURCE}/resourceclaims")
-    taken = {
-        (result["pool"], result["device"])
-        for claim in claims
-        for result in ((claim.get("status") or {}).get("allocation") or {})
-        .get("devices", {})
-        .get("results", [])
-    }
-    found = [
-        (each["spec"]["nodeName"], {"driver": each["spec"]["driver"], "pool": pool, "device": device["name"]})
-        for each in slices
-        for pool in [each["spec"]["pool"]["name"]]
-        for device in each["spec"].get("devices", ())
-        if (pool, device["name"]) not in taken
-    ]
-    return found[::-1]
+def _is_allocated(claim: Object | None) -> bool:
+    return bool(claim and (claim.get("status") or {}).get("allocation"))
 
 
-async def _get(connection: Connection, path: str) -> list[Object]:
-    items: list[Object] = msgspec.json.decode((await connection.ask(prepared("GET", path)))[1])["items"]
-    return items
+async def _allocate(connection: Connection, claim: Object, place: Place, user: Object) -> None:
+    path = f"{claims_path(claim['metadata']['namespace'])}/{claim['metadata']['name']}"
+    protected = {**claim, "metadata": {**claim["metadata"], "finalizers": [FINALIZER]}}
+    stored = await _ask(connection, "PUT", path, protected)
+    reserved = {"resource": "pods", "name": user["name"], "uid": user["uid"]}
+    stored["status"] = {"allocation": allocation(place), "reservedFor": [reserved]}
+    await _ask(connection, "PUT", f"{path}/status", stored)
+
+
+async def _bind(connection: Connection, metadata: Object, node: str) -> None:
+    binding = {
+        "apiVersion": "v1", "kind": "Binding",
+        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
+        "target": {"kind": "Node", "name": node},
+    }  # fmt: skip
+    await _ask(connection, "POST", f"{pods_path(metadata['namespace'])}/{metadata['name']}/binding", binding)
 
 
 async def _ask(connection: Connection, method: str, path: str, body: Object) -> Object:
-    status, answer = await connection.ask(prepared(method, path, body))
+    content = msgspec.json.encode(body)
+    status, answer = await connection.ask(prepared(method, path, content))
     if status >= 300:
         raise RuntimeError(f"{method} {path}: {status} {answer[:300]!r}")
     stored: Object = msgspec.json.decode(answer)
     return stored
 
 
-async def _write(
-    connection: Connection, waiting: asyncio.Queue[Object], free: list[tuple[str, Object]]
-) -> None:
-    while True:
-        pod = await waiting.get()
-        metadata = pod["metadata"]
-        node, device = free[-1] if free else ("node-00000", {})
-        for entry in pod["spec"].get("resourceClaims") or ():
-            node, device = free.pop()
-            path = (
-                f"{RESOURCE}/namespaces/{metadata['namespace']}/resourceclaims/{entry['resourceClaimName']}"
-            )
-            claim = msgspec.json.decode((await connection.ask(prepared("GET", path)))[1])
-            claim["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
-            claim = await _ask(connection, "PUT", path, claim)
-            request = claim["spec"]["devices"]["requests"][0]["name"]
-            term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-            claim["status"] = {
-                "allocation": {
-                    "devices": {"results": [{"request": request, **device}]},
-                    "nodeSelector": {"nodeSelectorTerms": [term]},
-                },
-                "reservedFor": [{"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}],
-            }
-            await _ask(connection, "PUT", f"{path}/status", claim)
-        binding = {
-            "apiVersion": "v1", "kind": "Binding",
-            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
-            "target": {"kind": "Node", "name": node},
-        }  # fmt: skip
-        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/binding"
-        await _ask(connection, "POST", path, binding)
-
-
 if __name__ == "__main__":
-    uvloop.run(run(int(sys.argv[1]), sys.argv[2]))
+    chosen = WORKLOADS[sys.argv[2]].sized(int(sys.argv[3]))
+    with contextlib.suppress(KeyboardInterrupt):
+        uvloop.run(Floor(chosen).run(int(sys.argv[1])))

@@ -1,36 +1,116 @@
-"""Follow a collection: every object once, then every change, in order."""
+"""Follow a collection at little cost: a list, then every change as the line that came.
+
+What a follower pays, nobody else on the machine can use, so lines are handed on as bytes
+and decoded by those who must, as far as they must, when they have the time.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
-import aiohttp
 import msgspec
 
-from bench.stacks import TOKEN, unverified
+from bench.server.load import Connection, prepared
+from bench.stacks import unverified
 
-Notice = Callable[[str, dict[str, Any]], None]  # type of the event, object
+Notice = Callable[[bytes], None]
+_VERSION = re.compile(rb'"resourceVersion":"(\d+)"')  # the first one of an event is the object's own
 
 
-async def follow(port: int, path: str, notice: Notice) -> None:
-    """List, then watch until cancelled; raises when the server ends the watch with an error."""
-    decoder = msgspec.json.Decoder()
-    base = f"https://127.0.0.1:{port}{path}"
-    headers = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json"}
-    timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(headers=headers, timeout=timeout, read_bufsize=2**20) as session:
-        async with session.get(base, ssl=unverified()) as response:
-            listed = decoder.decode(await response.read())
-        for item in listed["items"]:
-            notice("ADDED", item)
-        version = listed["metadata"]["resourceVersion"]
-        while True:
-            query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "600"}
-            async with session.get(base, params=query, ssl=unverified()) as response:
-                async for line in response.content:
-                    event = decoder.decode(line)
-                    if event["type"] == "ERROR":
-                        raise RuntimeError(f"the watch of {path} ended: {event['object']}")
-                    version = event["object"]["metadata"]["resourceVersion"]
-                    notice(event["type"], event["object"])
+async def get(connection: Connection, path: str) -> Any:
+    """Return what is at a path, decoded."""
+    status, body = await connection.ask(prepared("GET", path))
+    if status != 200:
+        raise RuntimeError(f"GET {path} was answered with {status}: {body[:300]!r}")
+    return msgspec.json.decode(body)
+
+
+async def follow(port: int, path: str, version: str, notice: Notice) -> None:
+    """Hand on every event since a version until cancelled.
+
+    Servers end watches now and then, kube-apiserver those of clients that it finds slow; each
+    time the next one goes on where the last one stopped. An error that the server sends raises.
+    """
+    loop = asyncio.get_running_loop()
+    watch = _Watch(notice, version.encode())
+    while True:
+        asked = f"{path}?watch=1&timeoutSeconds=3600&resourceVersion={watch.version().decode()}"
+        watch.begin(prepared("GET", asked))
+        transport, _ = await loop.create_connection(lambda: watch, "127.0.0.1", port, ssl=unverified())
+        try:
+            await watch.ended
+        finally:
+            transport.close()
+
+
+class _Watch(asyncio.Protocol):
+    """Takes the chunks of an answer apart into lines."""
+
+    def __init__(self, notice: Notice, version: bytes) -> None:
+        self._notice, self._version, self._last = notice, version, b""
+
+    def begin(self, request: bytes) -> None:
+        self._request, self._in_body = request, False
+        self._buffer = bytearray()
+        self._line = b""  # the beginning of a line whose end is in a later chunk
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def version(self) -> bytes:
+        """Return the version of the last event."""
+        found = _VERSION.search(self._last)
+        return found[1] if found else self._version
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.write(self._request)  # type: ignore[attr-defined]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._buffer += data
+            if self._in_body or self._read_head():
+                self._read_chunks()
+        except Exception as error:  # whoever follows must know
+            if not self.ended.done():
+                self.ended.set_exception(error)
+
+    def _read_head(self) -> bool:
+        end = self._buffer.find(b"\r\n\r\n")
+        if end < 0:
+            return False
+        head = bytes(self._buffer[:end])
+        if not head.startswith(b"HTTP/1.1 200") or b"chunked" not in head.lower():
+            raise RuntimeError(f"a watch was answered with {bytes(self._buffer[:600])!r}")
+        del self._buffer[: end + 4]
+        self._in_body = True
+        return True
+
+    def _read_chunks(self) -> None:
+        buffer, at = self._buffer, 0
+        while (end := buffer.find(b"\r\n", at)) >= 0:
+            size = int(buffer[at:end], 16)
+            if size == 0:
+                at = end + 2
+                if not self.ended.done():
+                    self.ended.set_result(None)
+                break
+            begin, after = end + 2, end + 2 + size
+            if len(buffer) < after + 2:
+                break
+            *lines, self._line = (self._line + bytes(buffer[begin:after])).split(b"\n")
+            for line in lines:
+                self._event(line)
+            at = after + 2
+        del buffer[:at]
+
+    def _event(self, line: bytes) -> None:
+        if line.startswith(b'{"type":"ERROR"'):
+            raise RuntimeError(f"a watch ended with an error: {line[:600]!r}")
+        if line:
+            self._last = line
+            self._notice(line)

@@ -20,8 +20,11 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
 def prepared(method: str, path: str, body: object = None, accept: str = JSON) -> bytes:
-    """Return the bytes of a request."""
-    content = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+    """Return the bytes of a request; a body of bytes is sent as it is."""
+    if isinstance(body, bytes):
+        content = body
+    else:
+        content = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
     head = (
         f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\nAccept: {accept}\r\n"
         f"User-Agent: bench/1\r\nContent-Type: {JSON}\r\nContent-Length: {len(content)}\r\n\r\n"
@@ -92,7 +95,7 @@ class Connection(asyncio.Protocol):
 
 def _joined(buffer: bytearray, at: int) -> bytes:
     """Return a body without the marks of its chunks."""
-    pieces = []
+    pieces: list[bytes] = []
     while True:
         end = buffer.index(b"\r\n", at)
         size = int(buffer[at:end], 16)
