@@ -163,8 +163,21 @@ def check_claim(
         yield from _check_devices(name, inventory, classes, wanted, got, matches)
     if by_request:
         yield f"{name}: results for requests that do not exist: {sorted(by_request)}"
+    derived = _derived_names(wish)
     for constraint in wish.get("constraints") or ():
-        yield from _check_constraint(name, inventory, constraint, results)
+        # What a derived attribute is only a CEL expression knows; those are for the tests themselves.
+        if not derived & {constraint.get("matchAttribute"), constraint.get("distinctAttribute")}:
+            yield from _check_constraint(name, inventory, constraint, results)
+
+
+def _derived_names(wish: Object) -> set[str]:
+    entries = [
+        entry
+        for request in wish.get("requests") or ()
+        for entry in (request.get("exactly"), *(request.get("firstAvailable") or ()))
+        if entry
+    ]
+    return {each["name"] for entry in entries for each in entry.get("derivedAttributes") or ()}
 
 
 def _check_devices(
@@ -206,17 +219,27 @@ def _check_constraint(
             continue
         found = inventory.devices.get(device_key(result))
         if found is not None:
-            values.append(_attribute(result["driver"], found[0], attribute))
-    wanted = 1 if constraint.get("matchAttribute") else len(values)
-    if values and (None in values or len(set(map(repr, values))) != wanted):
+            values.append(_values(result["driver"], found[0], attribute))
+    if not values:
+        return
+    if constraint.get("matchAttribute"):
+        holds = bool(set.intersection(*values))
+    else:
+        holds = all(values) and sum(map(len, values)) == len(set.union(*values))
+    if not holds:
         yield f"{name}: constraint on {attribute} does not hold: {values}"
 
 
-def _attribute(driver: str, device: Object, name: str) -> Any:
+def _values(driver: str, device: Object, name: str) -> set[tuple[str, Any]]:
+    """Return the values of an attribute with their types: one, those of a list, or none at all."""
     attributes = device.get("attributes") or {}
     domain, _, short = name.partition("/")
-    value = attributes.get(name) or (attributes.get(short) if domain == driver else None)
-    return next(iter(value.items()), None) if value else None
+    value = attributes.get(name) or (attributes.get(short) if domain == driver else None) or {}
+    return {
+        (kind.removesuffix("s"), each)
+        for kind, content in value.items()
+        for each in (content if isinstance(content, list) else [content])
+    }
 
 
 def check_pod(

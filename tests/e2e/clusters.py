@@ -83,8 +83,8 @@ class Cluster:
         """Stop a scheduler as if it were killed: nothing is cleaned up."""
         self._tasks[position].cancel()
 
-    async def node(self, name, labels=None, taints=(), allocatable=None):
-        """Make a node that is ready."""
+    async def node(self, name, labels=None, taints=(), allocatable=None, declared=()):
+        """Make a node that is ready; `declared` are the features its kubelet can do."""
         name = f"{name}-{self.number}"
         allocatable = {"cpu": "8", "memory": "32Gi", "pods": "20", **(allocatable or {})}
         body = {
@@ -97,6 +97,7 @@ class Cluster:
                 "capacity": allocatable,
                 "allocatable": allocatable,
                 "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+                **({"declaredFeatures": sorted(declared)} if declared else {}),
             },
         }
         await self.client.create(kinds.NODES, body)

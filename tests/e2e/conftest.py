@@ -1,5 +1,6 @@
 """The two API servers, started once for the whole run and only when a test asks."""
 
+import contextlib
 import gc
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import peers
 
-GATES = "GenericWorkload=true,DRAWorkloadResourceClaims=true"
+from dray.api.features import KNOWN_GATES
+
+GATES = "GenericWorkload=true,DRAWorkloadResourceClaims=true,DRAResourcePoolStatus=true"
 
 
 @pytest.fixture(scope="session")
@@ -31,15 +34,18 @@ def peer(request):
     return request.getfixturevalue(f"{request.param}_peer")
 
 
-GATES = "GenericWorkload=true,DRAWorkloadResourceClaims=true,DRAResourcePoolStatus=true"
+@contextlib.contextmanager
+def kubernetes_with_our_controllers(gates):
+    """kube-apiserver with dray's controllers in the place of kube-controller-manager."""
+    with peers.kubernetes(gates=gates, controllers="") as peer:
+        command = (sys.executable, "-m", "dray", "controllers", "--kubeconfig", peer.kubeconfig)
+        peer.processes.start("controllers", *command)
+        yield peer
 
 
 @pytest.fixture(scope="session")
 def kubernetes_controlled():
-    """kube-apiserver with dray's controllers in the place of kube-controller-manager."""
-    with peers.kubernetes(gates=GATES, controllers="") as peer:
-        command = (sys.executable, "-m", "dray", "controllers", "--kubeconfig", peer.kubeconfig)
-        peer.processes.start("controllers", *command)
+    with kubernetes_with_our_controllers(GATES) as peer:
         yield peer
 
 
@@ -53,6 +59,27 @@ def dray_controlled():
 def controlled(request):
     """Each test that takes this runs on both servers, with dray's controllers on both."""
     return request.getfixturevalue(f"{request.param}_controlled")
+
+
+ALL_GATES = ",".join(f"{name}=true" for name, is_on in KNOWN_GATES.items() if not is_on)
+
+
+@pytest.fixture(scope="session")
+def kubernetes_gated():
+    with kubernetes_with_our_controllers(ALL_GATES) as peer:
+        yield peer
+
+
+@pytest.fixture(scope="session")
+def dray_gated():
+    with peers.dray_server(gates=ALL_GATES) as peer:
+        yield peer
+
+
+@pytest.fixture(params=["dray", pytest.param("kubernetes", marks=pytest.mark.kubernetes)])
+def gated(request):
+    """Each test that takes this runs on both servers, with every feature gate on."""
+    return request.getfixturevalue(f"{request.param}_gated")
 
 
 @pytest.hookimpl(tryfirst=True)

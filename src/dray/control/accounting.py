@@ -16,6 +16,7 @@ from dray.api.meta import Condition, ObjectMeta, View
 from dray.api.quantity import Quantity, parse_quantity
 from dray.api.resource import Device, ResourceClaim, ResourceSlice
 from dray.client.resources import CLAIMS, POOL_STATUS_REQUESTS, SLICES
+from dray.control.partitions import partition_summary
 from dray.control.reconciling import (
     Caches,
     Clock,
@@ -29,6 +30,8 @@ from dray.control.reconciling import (
 ANSWERED_KEPT = timedelta(hours=1)
 PENDING_KEPT = timedelta(hours=24)
 MAX_TRIES = 5
+MAX_ERROR = 256  # letters of a validationError
+INCOMPLETE = "pool is incomplete"
 
 DeviceKey = tuple[str, str, str]
 
@@ -39,6 +42,7 @@ class PoolStatusSpec(View, frozen=True):
     driver: str = ""
     pool_name: str | None = None
     limit: int | None = None
+    default_partition_type_attribute: str | None = None
 
 
 class PoolStatusStatus(View, frozen=True):
@@ -87,7 +91,13 @@ def is_unavailable(device: Device) -> bool:
     return any(taint.effect in ("NoSchedule", "NoExecute") for taint in device.taints)
 
 
-def pool_status(driver: str, pool: str, slices: list[ResourceSlice], usage: Usage) -> dict[str, Any]:
+def pool_status(
+    driver: str,
+    pool: str,
+    slices: list[ResourceSlice],
+    usage: Usage,
+    partition_attribute: str | None = None,  # of the request: tells types apart where the slices do not
+) -> dict[str, Any]:
     """Count one pool; the newest generation only."""
     generation = max(found.spec.pool.generation for found in slices)
     current = [found for found in slices if found.spec.pool.generation == generation]
@@ -102,7 +112,7 @@ def pool_status(driver: str, pool: str, slices: list[ResourceSlice], usage: Usag
     if len(nodes) == 1:
         status["nodeName"] = nodes.pop()
     if len(current) != expected:
-        status["validationError"] = f"pool is incomplete: {len(current)} of {expected} slices are published"
+        status["validationError"] = f"{INCOMPLETE}: {len(current)} of {expected} slices are published"
         return status
     devices = [device for found in current for device in found.spec.devices]
     if len({device.name for device in devices}) != len(devices):
@@ -119,6 +129,12 @@ def pool_status(driver: str, pool: str, slices: list[ResourceSlice], usage: Usag
     shareable = [device for device in devices if device.allow_multiple_allocations]
     if shareable:
         status["shareableSummary"] = _shareable_summary(driver, pool, shareable, usage)
+    in_use = {device.name for device in devices if (driver, pool, device.name) in usage.devices}
+    summary = partition_summary(driver, current, in_use, partition_attribute)
+    if isinstance(summary, str):
+        status["validationError"] = summary[:MAX_ERROR]
+    elif summary is not None:
+        status["partitionSummary"] = summary
     return status
 
 
@@ -192,9 +208,12 @@ class PoolStatusController(Controller):
                 pools.setdefault(found.spec.pool.name, []).append(found)
         usage = usage_of(self.claims.items.values())
         statuses = [
-            pool_status(request.spec.driver, name, slices, usage) for name, slices in sorted(pools.items())
+            pool_status(
+                request.spec.driver, name, slices, usage, request.spec.default_partition_type_attribute
+            )
+            for name, slices in sorted(pools.items())
         ]
-        if any("validationError" in status for status in statuses):
+        if any(INCOMPLETE in status.get("validationError", "") for status in statuses):
             tries = self._tries[key] = self._tries.get(key, 0) + 1
             if tries <= MAX_TRIES:
                 return 0.5 * 2.0**tries  # a pool that is being published is complete in a moment
