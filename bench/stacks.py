@@ -152,7 +152,6 @@ def kubernetes(*, durable: bool = True, controllers: str = "") -> Iterator[Stack
                 f"--kubeconfig={stack.kubeconfig}", "--leader-elect=false", f"--controllers={controllers}",
                 "--kube-api-qps=5000", "--kube-api-burst=5000", "--bind-address=127.0.0.1",
                 f"--secure-port={free_ports(1)[0]}", f"--cert-dir={folder}/kcm-certs",
-                "--concurrent-resource-claim-syncs=50",
             )  # fmt: skip
         yield stack
 

@@ -74,7 +74,8 @@ def _introduction(table: Table) -> str:
     if binaries is not None:
         peers = f"Kubernetes {binaries.name}"
     n_rounds = max(each.round for each in table.outcomes) + 1
-    steady = [each.seconds for each in table.outcomes if WORKLOADS[each.workload].mode == "steady"]
+    good = [each for each in table.outcomes if not each.error]
+    steady = [each.seconds for each in good if WORKLOADS[each.workload].mode == "steady"]
     lasting = f" for {statistics.median(steady):.0f} s" if steady else ""
     return (
         f"{peers}; Python {platform.python_version()}, {os.cpu_count()} cores ({platform.machine()});"

@@ -68,12 +68,19 @@ def run_all(plan: Plan, keep: Callable[[Outcome], None] = lambda outcome: None) 
                     outcome = uvloop.run(run_once(CONTENDERS[name], workload, round_number, plan.seconds))
                 except Exception as error:  # the other runs are worth having all the same
                     outcome = Outcome(workload.name, name, round_number, workload.n_nodes, workload.n_pods)
-                    outcome.error = f"{type(error).__name__}: {error}"
+                    outcome.error = _shortened(error)
                 outcomes.append(outcome)
                 keep(outcome)
                 took = time.perf_counter() - started
                 _say(f"{len(outcomes)}/{n_runs} {_line(outcome)} ({took:.0f} s in all)")
     return outcomes
+
+
+def _shortened(error: Exception) -> str:
+    """Return the first and the last line of an error: what failed, and what its log says last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    ends = lines if len(lines) == 1 else [lines[0], lines[-1]]
+    return " … ".join(end[:200] for end in ends).replace("|", "¦")
 
 
 def _line(outcome: Outcome) -> str:
