@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "run the controllers: claims, eviction, garbage collection, workloads",
     ),
     "scheduler": ("dray.cli.scheduler", "schedule pods with claims, on dray's server or on Kubernetes"),
+    "guard": ("dray.cli.guard", "keep schedulers on Kubernetes from giving one device twice"),
     "node": ("dray.cli.node", "make this machine a node: register drivers, prepare claims, run pods"),
     "driver": ("dray.cli.driver", "run a shipped driver, check any driver, begin a new one"),
     "cel": ("dray.cli.cel", "evaluate a device selector: verdict, costs, reads, errors"),

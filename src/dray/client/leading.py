@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -59,7 +60,17 @@ class LeaderElection:
     renew_deadline: float = 10.0
     retry_period: float = 2.0
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Callable[[], float] = time.monotonic
     is_leading: bool = False
+    confirmed_at: float = float("-inf")  # `clock` just before the last write that took or kept the lease
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether nobody else can hold the lease at this moment, whatever happened since the last renewal.
+
+        Counted from before the write was sent: others count from when they see it, which is later.
+        """
+        return self.is_leading and self.clock() - self.confirmed_at < self.renew_deadline
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Wait to be elected, then run `lead`; returns when leading ends (lost, or `lead` returned).
@@ -100,10 +111,10 @@ class LeaderElection:
                 holder = lease.spec.holder_identity
                 duration = lease.spec.lease_duration_seconds or self.lease_duration
                 if not holder or holder == self.identity or loop.time() - unchanged_since >= duration:
-                    return await self._write(lease)
+                    return await self._confirm(self._write(lease))
             except NotFound:
                 with contextlib.suppress(AlreadyExists):
-                    return await self._create()
+                    return await self._confirm(self._create())
                 continue
             except (Conflict, ClientError) as error:
                 log.debug("lease %s: %s", self.name, error)
@@ -116,7 +127,7 @@ class LeaderElection:
         while True:
             await asyncio.sleep(self.retry_period)
             try:
-                lease = await self._write(lease)
+                lease = await self._confirm(self._write(lease))
                 renewed = loop.time()
             except Conflict:
                 lease = await self.client.get(LEASES, self.name, self.namespace, view=Lease)
@@ -126,6 +137,12 @@ class LeaderElection:
                 log.debug("renewing lease %s: %s", self.name, error)
             if loop.time() - renewed >= self.renew_deadline:
                 return
+
+    async def _confirm(self, writing: Awaitable[Lease]) -> Lease:
+        started = self.clock()
+        lease = await writing
+        self.confirmed_at = started
+        return lease
 
     async def _release(self) -> None:
         """Let the next candidate start at once."""

@@ -1,0 +1,266 @@
+"""`dray guard`: an admission webhook that keeps any two schedulers from giving one device twice."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from dray.client import Client, ClientError, LeaderElection, NotFound
+from dray.control.guarding import (
+    CONFIGURATION,
+    Guard,
+    GuardOptions,
+    Identity,
+    Target,
+    configuration,
+    load_identity,
+    make_identity,
+    serve,
+    unregister,
+)
+
+_SHORTEST_LEASE = 3
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    add = parser.add_argument
+    add("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, in-cluster, ~/.kube/config")
+    add("--context", metavar="NAME", help="context of the kubeconfig (default: its current one)")
+    add(
+        "--listen",
+        default="127.0.0.1:0",
+        metavar="ADDR:PORT",
+        help="where to answer API servers, with TLS (default: 127.0.0.1:0, any free port)",
+    )
+    add("--url", metavar="URL", help="how API servers reach it (default: https://ADDR:PORT of --listen)")
+    add("--service", metavar="NAMESPACE/NAME", help="how API servers reach it: a Service, port 443")
+    add(
+        "--no-register",
+        action="store_true",
+        help=f"leave the ValidatingWebhookConfiguration {CONFIGURATION} to somebody else; needs --cert and --key",
+    )
+    add("--unregister", action="store_true", help="remove the webhook configuration and end")
+    add("--print-configuration", action="store_true", help="print the webhook configuration as JSON and end")
+    add("--cert", type=Path, metavar="FILE", help="serving certificate, PEM (default: made at every start)")
+    add("--key", type=Path, metavar="FILE", help="its private key, PEM")
+    add("--ca", type=Path, metavar="FILE", help="CA that API servers check --cert with, PEM")
+    add(
+        "--lease",
+        type=int,
+        default=9,
+        metavar="SECONDS",
+        help="another guard takes over after this time; a third of it is the webhook's timeout (default: 9)",
+    )
+    add(
+        "--leader-namespace",
+        default="kube-system",
+        metavar="NS",
+        help="where the lease is (default: kube-system)",
+    )
+    add(
+        "--settle",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="time for all API servers to follow a new webhook configuration (default: 5)",
+    )
+    add(
+        "--fence-after",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="give up an admitted write that does not show up for so long (default: 2)",
+    )
+    add("--output", choices=("text", "json"), default="text", help="how to report on stdout")
+    add("-v", "--verbose", action="count", default=0, help="say more on stderr")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run until interrupted."""
+    import uvloop
+
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(args.verbose, 2)]
+    logging.basicConfig(
+        level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    try:
+        if args.unregister:
+            return asyncio.run(_unregister(args))
+        _check(args)
+        with _listener(args.listen) as listener:
+            target = _target(args, listener)
+            identity = _identity(args, target)
+            wanted = configuration(target, identity.ca, args.lease // 3)
+            if args.print_configuration:
+                print(json.dumps(wanted, indent=2))
+                return 0
+            options = GuardOptions(wanted, not args.no_register, args.settle, args.fence_after)
+            return uvloop.run(_serve(args, options, listener, identity))
+    except NotFound as error:
+        print(f"error: {error}", file=sys.stderr)
+        print(
+            "hint: admission webhooks and resource.k8s.io/v1 are needed: Kubernetes 1.34 or newer",
+            file=sys.stderr,
+        )
+        return 1
+    except (ValueError, ClientError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.url and args.service:
+        raise ValueError("--url and --service exclude each other: API servers know one way to the guard")
+    if bool(args.cert) != bool(args.key):
+        raise ValueError("--cert and --key go together")
+    if args.no_register and not args.cert:
+        raise ValueError(
+            "--no-register needs --cert and --key: nobody else knows the CA of a certificate made here"
+        )
+    if args.lease < _SHORTEST_LEASE:
+        raise ValueError(f"--lease must be at least {_SHORTEST_LEASE} seconds")
+
+
+def _listener(text: str) -> socket.socket:
+    address, _, port = text.rpartition(":")
+    if not address or not port.isdigit():
+        raise ValueError(f"cannot read --listen {text!r}; write ADDR:PORT, e.g. 0.0.0.0:8443")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address.strip("[]"), int(port)), family=family)
+
+
+def _target(args: argparse.Namespace, listener: socket.socket) -> Target:
+    if args.service:
+        namespace, _, name = args.service.partition("/")
+        if not namespace or not name:
+            raise ValueError(f"cannot read --service {args.service!r}; write NAMESPACE/NAME")
+        return Target(namespace=namespace, service=name)
+    if args.url:
+        if urlsplit(args.url).scheme != "https" or not urlsplit(args.url).hostname:
+            raise ValueError(f"--url {args.url!r}: API servers call webhooks at https://HOST[:PORT] only")
+        return Target(url=args.url)
+    address, port = listener.getsockname()[:2]
+    if address in ("0.0.0.0", "::"):
+        raise ValueError(f"--listen {args.listen}: say how API servers reach it, with --url or --service")
+    return Target(url=f"https://{f'[{address}]' if ':' in address else address}:{port}")
+
+
+def _identity(args: argparse.Namespace, target: Target) -> Identity:
+    if args.cert:
+        return load_identity(args.cert, args.key, args.ca)
+    host = urlsplit(target.url).hostname if target.url else f"{target.service}.{target.namespace}.svc"
+    return make_identity([host or ""], datetime.now(UTC))
+
+
+async def _unregister(args: argparse.Namespace) -> int:
+    async with Client.connect(args.kubeconfig, args.context, user_agent="dray-guard") as client:
+        is_removed = await unregister(client)
+    if args.output == "json":
+        print(json.dumps({"removed": is_removed}))
+    else:
+        print(
+            f"{CONFIGURATION} removed: nothing is guarded any more"
+            if is_removed
+            else f"there is no {CONFIGURATION}"
+        )
+    return 0
+
+
+async def _serve(
+    args: argparse.Namespace, options: GuardOptions, listener: socket.socket, identity: Identity
+) -> int:
+    async with Client.connect(args.kubeconfig, args.context, user_agent="dray-guard") as client:
+        election = _election(args, client)
+        guard = Guard(client, options, may_judge=lambda: election.is_certain)
+        runner = await serve(guard, listener, identity)
+        work = asyncio.create_task(election.run(guard.run))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+        announcing = asyncio.create_task(_announce(args, guard, listener))
+        try:
+            await work
+            # The lease was lost: a new process begins with new caches and a new certificate.
+            print("error: the lease was lost to another guard, or could not be renewed", file=sys.stderr)
+            return 1
+        except asyncio.CancelledError:
+            if not args.no_register:
+                print(
+                    "hint: the webhook stays in force, and nothing is allocated without a guard;"
+                    " `dray guard --unregister` removes it",
+                    file=sys.stderr,
+                )
+            return 0
+        except BaseExceptionGroup as group:
+            # For example: we may not list claims. The first one says enough.
+            first = _first(group)
+            raise (first if isinstance(first, ClientError) else group) from None
+        finally:
+            announcing.cancel()
+            await runner.cleanup()
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _election(args: argparse.Namespace, client: Client) -> LeaderElection:
+    # An answer is taken for at most `timeout` by API servers, and not given later than `renew_deadline`
+    # after the last renewal: together no longer than the lease.
+    timeout = args.lease // 3
+    return LeaderElection(
+        client,
+        CONFIGURATION,
+        f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}",
+        namespace=args.leader_namespace,
+        lease_duration=args.lease,
+        renew_deadline=args.lease - timeout,
+        retry_period=min(2.0, args.lease / 6),
+        clock=_seconds_since_boot,
+    )
+
+
+def _seconds_since_boot() -> float:
+    """Unlike the monotonic clock this one goes on while the machine sleeps, where there is one."""
+    which = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if which is None else time.clock_gettime(which)
+
+
+async def _announce(args: argparse.Namespace, guard: Guard, listener: socket.socket) -> None:
+    """Say on stdout what the guard is doing, whenever that changes."""
+    address = "{}:{}".format(*listener.getsockname()[:2])
+    last = None
+    with contextlib.suppress(asyncio.CancelledError):
+        while True:
+            if guard.phase is not last:
+                last = guard.phase
+                if args.output == "json":
+                    print(
+                        json.dumps(
+                            {
+                                "phase": last.name.lower(),
+                                "address": address,
+                                "is_ready": guard.is_judging.is_set(),
+                            }
+                        ),
+                        flush=True,
+                    )
+                else:
+                    print(
+                        f"ready: judging at {address}" if guard.is_judging.is_set() else str(last), flush=True
+                    )
+            await asyncio.sleep(0.05)
