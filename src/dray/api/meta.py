@@ -10,8 +10,6 @@ Wire names are camelCase; Python fields are snake_case; msgspec maps them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 
@@ -31,7 +29,10 @@ class OwnerReference(View, frozen=True):
 
 
 class ObjectMeta(View, frozen=True):
-    """Name, identity and life of an object."""
+    """Name, identity and life of an object.
+
+    Not `managedFields`, which are often half of an object's text: nobody decides on them.
+    """
 
     name: str = ""
     generate_name: str = ""
@@ -46,7 +47,6 @@ class ObjectMeta(View, frozen=True):
     annotations: dict[str, str] | None = None
     owner_references: list[OwnerReference] = []
     finalizers: list[str] = []
-    managed_fields: list[Any] = []
 
 
 class Condition(View, frozen=True):

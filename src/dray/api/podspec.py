@@ -253,18 +253,12 @@ class RunPodStatus(View, frozen=True):
     extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
 
 
-class RunMeta(ObjectMeta, frozen=True):
-    """Metadata without the record of who manages which field: half of a pod's bytes, and no use here."""
-
-    managed_fields: list[Any] = msgspec.field(default=[], name="managedFields (not read)")
-
-
 class RunPod(View, frozen=True):
     """A pod, as the node that runs it sees it."""
 
     api_version: str = "v1"
     kind: str = "Pod"
-    metadata: RunMeta = RunMeta()
+    metadata: ObjectMeta = ObjectMeta()
     spec: RunPodSpec = RunPodSpec()
     status: RunPodStatus = RunPodStatus()
 

@@ -13,7 +13,8 @@ followed by an addition, so that no handler mistakes one for the other.
 
 Invariants (tests/unit/client/test_client_informer.py):
   * what the handlers were told, applied in order, equals `items`;
-  * an object is never reported twice at the same resourceVersion.
+  * an object is never reported twice at the same resourceVersion;
+  * `has_ended(uid)` is never true of an object that exists: uids are not used twice.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from dray.client.errors import ClientError, Forbidden, Gone, NotFound, Unreadabl
 from dray.client.resources import Resource
 
 log = logging.getLogger("dray.client")
+
+MOST_ENDED = 8192  # uids of objects that are gone, remembered
 
 _BOOKMARK = b'{"type":"BOOKMARK"'
 
@@ -83,6 +86,7 @@ class Informer(Generic[T]):
         self._query = {"labelSelector": label_selector, "fieldSelector": field_selector}
         self._page_size = page_size
         self._raw_by_key: dict[str, bytes] | None = {} if keep_raw else None
+        self._ended: dict[str, None] = {}  # uids of objects that were here and are gone, oldest first
         self._optional = optional
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
@@ -114,6 +118,13 @@ class Informer(Generic[T]):
         if self._raw_by_key is None:
             raise ValueError("this informer keeps no raw objects; make it with keep_raw=True")
         return self._raw_by_key[key]
+
+    def has_ended(self, uid: str) -> bool:
+        """Say whether an object with this uid is known to be gone for good.
+
+        A fact, however far the cache is behind. False means: not known, ask the server.
+        """
+        return uid in self._ended
 
     def add_handler(self, handler: Handler[T]) -> None:
         """Call `handler(old, new)` on every change from now on, and for what is already here."""
@@ -216,7 +227,10 @@ class Informer(Generic[T]):
             if self._raw_by_key is not None:
                 self._raw_by_key.pop(key, None)
             old = self.items.pop(key, None)
+            self._note_end(meta.uid)
             if old is not None:
+                if old.metadata.uid != meta.uid:
+                    self._note_end(old.metadata.uid)
                 # The last state travels with the deletion; handlers see it as `old`.
                 self._tell(item if old.metadata.uid == meta.uid else old, None)
         else:
@@ -248,9 +262,15 @@ class Informer(Generic[T]):
 
     def _forget(self, key: str) -> None:
         old = self.items.pop(key)
+        self._note_end(old.metadata.uid)
         if self._raw_by_key is not None:
             self._raw_by_key.pop(key, None)
         self._tell(old, None)
+
+    def _note_end(self, uid: str) -> None:
+        self._ended[uid] = None
+        if len(self._ended) > MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
 
     def _tell(self, old: T | None, new: T | None) -> None:
         for handler in self._handlers:

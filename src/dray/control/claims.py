@@ -57,13 +57,18 @@ def owns(meta: ObjectMeta, uid: str) -> bool:
 def claim_from_template(
     template: ResourceClaimTemplate, entry: str, owner: ObjectMeta, owner_kind: str, owner_version: str
 ) -> dict[str, Any]:
-    """Return the claim to create for one entry of a pod or pod group."""
+    """Return the claim to create for one entry of a pod or pod group.
+
+    It carries its finalizer from the start: that spares the scheduler a write for every pod, and
+    this controller, which takes the finalizer off, is there anyway.
+    """
     given = template.spec.metadata
     annotations = dict(given.annotations or {}) | {POD_CLAIM_ANNOTATION: entry}
     metadata: dict[str, Any] = {
         "generateName": claim_base_name(owner.name, entry),
         "namespace": owner.namespace,
         "annotations": annotations,
+        "finalizers": [FINALIZER],
         "ownerReferences": [
             {
                 "apiVersion": owner_version,
@@ -403,15 +408,22 @@ class ClaimController(Controller):
             current = await self._write_status(claim, status)
         elif deleting and protected and not valid and claim.status.allocation is not None:
             current = await self._write_status(claim, {"allocation": None})
-        if protected and not valid and current.status.allocation is None and (released or deleting):
+        may_go = released or deleting or self._has_lost_its_pod(claim)
+        if protected and not valid and current.status.allocation is None and may_go:
             await self._remove_finalizer(current)
         if not valid and not deleting:
             await self._delete_when_owner_is_done(claim)
         return None
 
+    def _has_lost_its_pod(self, claim: ResourceClaim) -> bool:
+        owners = claim.metadata.owner_references
+        return any(owner.controller and self.pods.has_ended(owner.uid) for owner in owners)
+
     async def _is_live(self, claim: ResourceClaim, reference: ResourceClaimConsumerReference) -> bool:
         namespace = claim.metadata.namespace
         if reference.resource == "pods" and not reference.api_group:
+            if self.pods.has_ended(reference.uid):
+                return False
             pod = self.pods.get(f"{namespace}/{reference.name}")
             if pod is None or pod.metadata.uid != reference.uid:
                 # The cache may be behind; releasing a device that is in use would be worse than asking.

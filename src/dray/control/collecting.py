@@ -30,6 +30,7 @@ log = logging.getLogger("dray.control")
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
+GRACE_WITH_FINALIZERS = 1.0  # seconds for those who hold an object to let go before it is deleted
 REDISCOVERY = 30.0  # seconds between looks for new resources (custom kinds)
 
 # Short-lived objects that are never owned and would only cost memory.
@@ -104,8 +105,9 @@ class GarbageCollector(Controller):
         super().__init__(caches, clock)
         self.nodes: dict[str, Node] = {}
         self.dependents: dict[str, set[str]] = {}  # owner uid -> uids of objects that name it
-        self._followed: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._followed: dict[tuple[str, str], asyncio.Task[None] | None] = {}
         self._resource_by_kind: dict[tuple[str, str], Resource] = {}  # (apiVersion group, kind) -> resource
+        self._informer_of: dict[tuple[str, str], Informer[Any]] = {}  # (apiVersion group, kind) -> its cache
         self._puzzles: set[str] = set()  # uids of objects with an owner of a kind that is not served (yet)
         self._kinds_changed = asyncio.Event()
         self._has_overview = asyncio.Event()  # every resource has been listed once
@@ -122,6 +124,17 @@ class GarbageCollector(Controller):
             for _ in range(self.workers):
                 group.create_task(self._work())
 
+    def enqueue(self, key: str, delay: float = 0.0) -> None:
+        """Ask for a look at an object; one that others hold with a finalizer gets a moment more.
+
+        When an owner goes, they are usually letting go right now. Deleting it meanwhile would cost
+        both sides conflicts, and win nothing: the object stays until they are done.
+        """
+        node = self.nodes.get(key)
+        if node is not None and node.meta.finalizers and node.meta.deletion_timestamp is None:
+            delay = max(delay, GRACE_WITH_FINALIZERS)
+        super().enqueue(key, delay)
+
     async def _follow_all(self, group: asyncio.TaskGroup) -> None:
         while True:
             resources: list[Resource] = []
@@ -136,9 +149,14 @@ class GarbageCollector(Controller):
                 identity = (resource.group, resource.plural)
                 self._resource_by_kind[(resource.group, resource.kind)] = resource
                 if identity not in self._followed:
-                    informer: Informer[Partial] = Informer(self.client, resource, Partial, optional=True)
+                    informer = self.caches.existing(resource)
+                    if informer is None:
+                        informer = Informer(self.client, resource, Partial, optional=True)
+                        self._followed[identity] = group.create_task(informer.run())
+                    else:
+                        self._followed[identity] = None  # another controller keeps it going
                     informer.add_handler(self._handler(resource))
-                    self._followed[identity] = group.create_task(informer.run())
+                    self._informer_of[(resource.group, resource.kind)] = informer
                     fresh.append(informer)
             for informer in fresh:
                 await informer.wait_synced()
@@ -240,7 +258,13 @@ class GarbageCollector(Controller):
             pass
 
     async def _is_gone(self, owner: OwnerReference, namespace: str) -> bool:
-        """Ask the server: the graph may be behind. An owner that cannot exist by its kind is left alone."""
+        """Say whether an owner is no more; ask the server unless its end was seen: the graph may be behind.
+
+        An owner that cannot exist by its kind is left alone.
+        """
+        informer = self._informer_of.get((_group(owner.api_version), owner.kind))
+        if informer is not None and informer.has_ended(owner.uid):
+            return True
         resource = self._resource_by_kind.get((_group(owner.api_version), owner.kind))
         if resource is None or (resource.namespaced and not namespace):
             return False

@@ -75,6 +75,10 @@ class Caches:
             found = self._informers[resource] = Informer(self.client, resource, view, optional=optional)
         return found
 
+    def existing(self, resource: Resource) -> Informer[Any] | None:
+        """Return the cache of a resource if somebody has one, whatever its view."""
+        return self._informers.get(resource)
+
     async def run(self) -> None:
         """Follow all resources until cancelled."""
         async with asyncio.TaskGroup() as group:

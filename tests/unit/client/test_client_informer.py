@@ -230,3 +230,33 @@ async def test_nulls_where_lists_should_be_are_nothing_and_nonsense_is_ignored()
         )
         await until(lambda: "b" in follower.items)
         assert set(informer.items) == {"a", "b"}
+
+
+async def test_what_has_ended_is_known_by_uid_even_when_the_name_lives_on():
+    api = SmallApi()
+    client = api.client()
+    await client.create(kinds.NODES, node("a"))
+    async with following(api) as (informer, _):
+        first = informer.items["a"].metadata.uid
+        assert not informer.has_ended(first)
+        await client.delete(kinds.NODES, "a")
+        await client.create(kinds.NODES, node("a"))
+        await until(lambda: "a" in informer.items and informer.items["a"].metadata.uid != first)
+        assert informer.has_ended(first)
+        assert not informer.has_ended(informer.items["a"].metadata.uid)
+        assert not informer.has_ended("never seen")
+
+
+async def test_only_so_many_ends_are_remembered(monkeypatch):
+    monkeypatch.setattr("dray.client.informer.MOST_ENDED", 3)
+    api = SmallApi()
+    client = api.client()
+    async with following(api) as (informer, follower):
+        uids = []
+        for name in "abcde":
+            await client.create(kinds.NODES, node(name))
+            await until(lambda name=name: name in informer.items)
+            uids.append(informer.items[name].metadata.uid)
+            await client.delete(kinds.NODES, name)
+        await until(lambda: len(follower.told) == 10)
+        assert [informer.has_ended(uid) for uid in uids] == [False, False, True, True, True]
