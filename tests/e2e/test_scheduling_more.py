@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from clusters import Cluster
 
-from dray.client import Invalid, NotFound
+from dray.client import Conflict, Invalid, NotFound
 from dray.client import resources as kinds
 
 
@@ -127,6 +127,26 @@ async def test_a_device_that_reports_failure_is_given_back(peer):
         assert first["allocationTimestamp"]
 
 
+async def _allocate_by_hand(cluster, name, node):
+    """Allocate g0 of a node, as a scheduler that died before binding would have left it."""
+    results = [{"request": "req", "driver": cluster.driver, "pool": node, "device": "g0"}]
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    selector = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+
+    async def written():
+        claim = await cluster.get_claim(name)
+        if claim["status"].get("allocation"):
+            return True
+        claim["status"]["allocation"] = {"devices": {"results": results}, "nodeSelector": selector}
+        try:
+            await cluster.client.update(kinds.CLAIMS, name, claim, cluster.namespace, subresource="status")
+        except Conflict:
+            return False  # the claim controller was at it
+        return True
+
+    await cluster.until(written, f"claim {name} allocated by hand")
+
+
 async def test_an_allocation_on_a_lost_node_is_made_anew_elsewhere(peer):
     async with Cluster(peer) as cluster:
         gone = await cluster.node("gone")
@@ -142,20 +162,7 @@ async def test_an_allocation_on_a_lost_node_is_made_anew_elsewhere(peer):
             return not (await cluster.get_claim("c")).get("status", {}).get("reservedFor")
 
         await cluster.until(unreserved, "the claim is released")
-        claim = await cluster.get_claim("c")
-        if not claim["status"].get("allocation"):
-            # Allocate it by hand, as a scheduler that died before binding would have left it.
-            claim["status"]["allocation"] = {
-                "devices": {
-                    "results": [{"request": "req", "driver": cluster.driver, "pool": gone, "device": "g0"}]
-                },
-                "nodeSelector": {
-                    "nodeSelectorTerms": [
-                        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [gone]}]}
-                    ]
-                },
-            }
-            await cluster.client.update(kinds.CLAIMS, "c", claim, cluster.namespace, subresource="status")
+        await _allocate_by_hand(cluster, "c", gone)
         await cluster.client.delete(kinds.NODES, gone)
         await cluster.devices(await cluster.node("here"), "g0")
         await cluster.pod("q", claims=["c"], nodeSelector={"case": cluster.namespace})

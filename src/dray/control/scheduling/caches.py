@@ -20,7 +20,7 @@ from dray.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, Resou
 from dray.client import Client, ClientError, Forbidden, Informer, NotFound, Resource, key_of
 from dray.client import resources as kinds
 from dray.control.scheduling.rivals import Rivals
-from dray.control.scheduling.views import LeanClaim, LeanNode, LeanPod, LeanSlice
+from dray.control.scheduling.waiting import BindingWaits
 from dray.scheduler import (
     Booking,
     ClusterState,
@@ -44,7 +44,12 @@ class Caches:
     """The scheduler's copy of the cluster, and the queue that its changes feed."""
 
     def __init__(
-        self, client: Client, scheduler_name: str, features: Features, new_share_id: Callable[[], str]
+        self,
+        client: Client,
+        scheduler_name: str,
+        features: Features,
+        new_share_id: Callable[[], str],
+        waits: BindingWaits,
     ) -> None:
         self._client = client
         self.scheduler_name = scheduler_name
@@ -63,6 +68,7 @@ class Caches:
         ] = {}  # pod uid -> node, from the decision until the server says it is bound
         self.committing: set[str] = set()  # uids of pods whose writes are under way
         self.rivals = Rivals()
+        self.waits = waits
         self.foreign_claims: set[str] = set()  # uids of claims that other schedulers allocated
         self.last_foreign = float("-inf")  # loop time of the last such allocation
         self.last_foreign_claim: ResourceClaim | None = None
@@ -77,11 +83,11 @@ class Caches:
         self.on_wake: Callable[[], None] = _nothing  # some waiting pod may be tried now
         self._seen: dict[str, list[tuple[int, asyncio.Future[bool]]]] = defaultdict(list)
 
-        self.nodes = Informer(client, kinds.NODES, LeanNode)
-        self.slices = Informer(client, kinds.SLICES, LeanSlice)
+        self.nodes = Informer(client, kinds.NODES, Node)
+        self.slices = Informer(client, kinds.SLICES, ResourceSlice)
         self.classes = Informer(client, kinds.DEVICE_CLASSES, DeviceClass)
-        self.claims = Informer(client, kinds.CLAIMS, LeanClaim, keep_raw=True)
-        self.pods = Informer(client, kinds.PODS, LeanPod)
+        self.claims = Informer(client, kinds.CLAIMS, ResourceClaim, keep_raw=True)
+        self.pods = Informer(client, kinds.PODS, Pod)
         self.taint_rules = Informer(client, kinds.TAINT_RULES, DeviceTaintRule, optional=True)
         self.budgets = Informer(client, kinds.DISRUPTION_BUDGETS, PodDisruptionBudget, optional=True)
         self.namespaces = Informer(client, kinds.NAMESPACES, Namespace, optional=True)
@@ -181,6 +187,7 @@ class Caches:
     # --- claims ---------------------------------------------------------------
 
     def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        self.waits.see(old, new)
         if new is None:
             assert old is not None
             freed = self.devices.delete_claim(old)

@@ -43,7 +43,7 @@ from dray.client import (
 from dray.client import resources as kinds
 from dray.control.scheduling.caches import COMPANY_FOR, Caches
 from dray.control.scheduling.deciding import Placed
-from dray.control.scheduling.timestamps import parse_timestamp, timestamp
+from dray.control.scheduling.timestamps import timestamp
 from dray.scheduler import FINALIZER, has_binding_conditions, is_reserved_for, judge_binding
 from dray.scheduler.extended import IN_MEMORY_NAME
 
@@ -112,7 +112,6 @@ class Committer:
     caches: Caches
     features: Features
     now: Callable[[], datetime]
-    binding_timeout: float = 600.0
     courtesy: float = 1.0  # seconds to wait before binding while another scheduler is active
 
     async def commit(self, placed: Sequence[Placed]) -> None:
@@ -338,16 +337,16 @@ class Committer:
                 raise CommitFailed(f"claim {key} lost its allocation while binding", is_conflict=True)
             if not has_binding_conditions(claim):
                 return
-            since = parse_timestamp(claim.status.allocation.allocation_timestamp)
-            waited = (self.now() - since).total_seconds() if since else 0.0
-            verdict = judge_binding(claim, waited, self.binding_timeout, self.features)
+            waits = self.caches.waits
+            waited = waits.seconds(claim)
+            verdict = judge_binding(claim, waited, waits.timeout, self.features)
             if verdict.failure:
                 raise CommitFailed(f"claim {key}: {verdict.failure}")
             if verdict.is_ready:
                 return
             following = str(int(claim.metadata.resource_version) + 1)
             try:
-                await self.caches.seen(key, following, min(5.0, max(0.1, self.binding_timeout - waited)))
+                await self.caches.seen(key, following, min(5.0, max(0.1, waits.timeout - waited)))
             except TimeoutError:
                 continue
 

@@ -7,9 +7,8 @@ clear something out of the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from dray.allocator import AllocationError, Plan, Undo, World
@@ -17,7 +16,6 @@ from dray.api.core import ContainerExtendedResourceRequest, Pod, PodGroup
 from dray.api.features import Features
 from dray.api.resource import ResourceClaim
 from dray.control.scheduling.caches import Caches
-from dray.control.scheduling.timestamps import parse_timestamp
 from dray.scheduler import (
     Help,
     Member,
@@ -85,19 +83,10 @@ _QUIET = 1.0  # seconds without a foreign allocation after which the last device
 class Decider:
     """Decides about pods; see the module docstring."""
 
-    def __init__(
-        self,
-        caches: Caches,
-        placer: Placer,
-        features: Features,
-        now: Callable[[], datetime],
-        binding_timeout: float,
-    ) -> None:
+    def __init__(self, caches: Caches, placer: Placer, features: Features) -> None:
         self.caches = caches
         self.placer = placer
         self._features = features
-        self._now = now
-        self._binding_timeout = binding_timeout
 
     # --- what a pod brings along ------------------------------------------------
 
@@ -237,12 +226,10 @@ class Decider:
     def _broken(self, pod: Pod, claims: PodClaims) -> ClearFirst | NotReady | None:
         """Find an allocation whose drivers have reported failure, or let the time run out."""
         for claim in claims.allocated:
-            allocation = claim.status.allocation
-            if allocation is None or not has_binding_conditions(claim):
+            if not has_binding_conditions(claim):
                 continue
-            since = parse_timestamp(allocation.allocation_timestamp)
-            waited = (self._now() - since).total_seconds() if since else 0.0
-            verdict = judge_binding(claim, waited, self._binding_timeout, self._features)
+            waits = self.caches.waits
+            verdict = judge_binding(claim, waits.seconds(claim), waits.timeout, self._features)
             if not verdict.failure:
                 continue
             name = f"{claim.metadata.namespace}/{claim.metadata.name}"

@@ -29,6 +29,7 @@ from dray.control.scheduling.committing import CommitFailed, Committer
 from dray.control.scheduling.deciding import ClearFirst, Decider, Later, Placed
 from dray.control.scheduling.evicting import evict
 from dray.control.scheduling.reporting import Reporter
+from dray.control.scheduling.waiting import BindingWaits
 from dray.scheduler import (
     Entry,
     Help,
@@ -102,7 +103,9 @@ class SchedulingLoop:
         self.client = client
         self.statistics = Statistics()
         self.is_ready = asyncio.Event()
-        self.caches = Caches(client, self.options.name, self.options.features, new_uid)
+        features = self.options.features
+        waits = BindingWaits(now, lambda: asyncio.get_running_loop().time(), self.options.binding_timeout)
+        self.caches = Caches(client, self.options.name, features, new_uid, waits)
         name = self.options.policy
         # Closeness is a wish added to the claims; the allocator may have an order of devices for it, too.
         policy: Policy | None = (
@@ -115,9 +118,8 @@ class SchedulingLoop:
             policy=policy,
             prefers_closeness=name == TOPOLOGY,
         )
-        features, timeout = self.options.features, self.options.binding_timeout
-        self.decider = Decider(self.caches, self.placer, features, now, timeout)
-        self.committer = Committer(client, self.caches, features, now, timeout)
+        self.decider = Decider(self.caches, self.placer, features)
+        self.committer = Committer(client, self.caches, features, now)
         self.recorder = EventRecorder(client, self.options.name, now)
         self.reporter = Reporter(client, self.recorder, now, tells_bound=self.options.records_bindings)
         self._now = now

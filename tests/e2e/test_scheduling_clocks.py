@@ -1,0 +1,167 @@
+"""Wall clocks that jump by an hour, or are wrong all the time: nothing ends early, nothing never."""
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from clusters import Cluster
+from test_scheduling_more import _allocated, _conditional, _report
+
+from dray.client import Client, LeaderElection
+from dray.client import resources as kinds
+from dray.client.transport import Response
+
+HOUR = timedelta(hours=1)
+
+
+class WallClock:
+    """A clock that can be put forward and back."""
+
+    def __init__(self, offset=timedelta(0)):
+        self.offset = offset
+
+    def __call__(self):
+        return datetime.now(UTC) + self.offset
+
+
+async def _waiting(cluster):
+    """Let a pod wait for a driver's report on its device."""
+    await cluster.devices(await cluster.node("a"), _conditional("g0"))
+    gpu = await cluster.device_class()
+    await cluster.claim("c", {"name": "req", "deviceClassName": gpu})
+    await cluster.pod("p", claims=["c"])
+
+
+async def _same_allocation(cluster, first, loop):
+    # A report wakes the wait, which then looks at its clocks.
+    await _report(cluster, "c", "on-its-way")
+    await asyncio.sleep(0.25)
+    assert (await cluster.get_claim("c"))["status"]["allocation"] == first
+    assert loop.statistics.failures == 0
+    assert not (await cluster.get_pod("p"))["spec"].get("nodeName")
+
+
+async def test_a_clock_that_jumps_ends_no_wait_for_drivers(peer):
+    async with Cluster(peer) as cluster:
+        clock = WallClock()
+        loop = await cluster.start_scheduler(now=clock, binding_timeout=60)
+        await _waiting(cluster)
+        first = await _allocated(cluster, "c")
+        for offset in (HOUR, -HOUR, 24 * HOUR):
+            clock.offset = offset
+            await _same_allocation(cluster, first, loop)
+        await _report(cluster, "c", "attached")
+        assert await cluster.bound("p", timeout=5) == "a"
+
+
+async def test_a_clock_put_back_does_not_make_a_wait_endless(peer):
+    async with Cluster(peer) as cluster:
+        clock = WallClock()
+        loop = await cluster.start_scheduler(now=clock, binding_timeout=1.2)
+        await _waiting(cluster)
+        await _allocated(cluster, "c")
+        clock.offset = -HOUR
+
+        async def timed_out():
+            return loop.statistics.failures >= 1 and loop.statistics.placed >= 2
+
+        await cluster.until(timed_out, "the wait ends and the claim is allocated anew", timeout=6)
+        await _allocated(cluster, "c")
+        await _report(cluster, "c", "attached")
+        assert await cluster.bound("p", timeout=5) == "a"
+
+
+@pytest.mark.parametrize("offset", [HOUR, -HOUR], ids=["ahead", "behind"])
+async def test_a_successor_whose_clock_is_wrong_goes_on_waiting(peer, offset):
+    async with Cluster(peer) as cluster:
+        await cluster.start_scheduler(binding_timeout=60)
+        await _waiting(cluster)
+        first = await _allocated(cluster, "c")
+        cluster.stop_scheduler()
+        await asyncio.sleep(0.1)
+        loop = await cluster.start_scheduler(now=WallClock(offset), binding_timeout=60)
+        await _same_allocation(cluster, first, loop)
+        await _report(cluster, "c", "attached")
+        assert await cluster.bound("p", timeout=5) == "a"
+
+
+class FailingBindings:
+    """A transport that refuses the first bindings."""
+
+    def __init__(self, inner, failures):
+        self.inner, self.failures = inner, failures
+
+    async def send(self, request):
+        if request.method == "POST" and "/binding" in request.target and self.failures > 0:
+            self.failures -= 1
+            body = b'{"kind":"Status","code":500,"reason":"InternalError","message":"invented"}'
+            return Response(500, {}, body)
+        return await self.inner.send(request)
+
+    async def close(self):
+        await self.inner.close()
+
+
+async def test_a_clock_that_jumps_changes_no_pause_between_attempts(peer):
+    async with Cluster(peer) as cluster:
+        await cluster.node("a")
+        clock = WallClock()
+        loop = await cluster.start_scheduler(now=clock, wrap=lambda inner: FailingBindings(inner, 1))
+        began = asyncio.get_running_loop().time()
+        await cluster.pod("p", nodeSelector={"case": cluster.namespace})
+
+        async def failed():
+            return loop.statistics.failures == 1
+
+        await cluster.until(failed, "a failed binding")
+        clock.offset = -HOUR
+        assert await cluster.bound("p", timeout=5) == "a"
+        assert asyncio.get_running_loop().time() - began >= 0.9, "the pause is kept, too"
+
+
+async def test_leaders_are_judged_by_renewals_and_not_by_their_clocks(peer):
+    async with Cluster(peer) as cluster:
+        leading = []
+
+        def candidate(name, clock):
+            async def lead():
+                leading.append(name)
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    leading.remove(name)
+
+            client = Client.connect(peer.kubeconfig)
+            election = LeaderElection(
+                client, "clocks", name, cluster.namespace,
+                lease_duration=1, renew_deadline=0.8, retry_period=0.1, now=clock,
+            )  # fmt: skip
+
+            async def run():
+                async with client:
+                    await election.run(lead)
+
+            return asyncio.create_task(run())
+
+        async def leads(name):
+            return name in leading
+
+        clock = WallClock(-HOUR)  # every renewal looks an hour old
+        first = candidate("first", clock)
+        await cluster.until(lambda: leads("first"), "the first leads")
+        second = candidate("second", WallClock(HOUR))
+        try:
+            for offset in (-HOUR, HOUR, -24 * HOUR):
+                clock.offset = offset
+                await asyncio.sleep(0.5)
+                assert leading == ["first"]
+            lease = await cluster.client.get(kinds.LEASES, "clocks", cluster.namespace)
+            assert lease["spec"]["leaseTransitions"] == 0
+            first.cancel()
+            await cluster.until(lambda: leads("second"), "the second takes over", timeout=5)
+        finally:
+            for task in (first, second):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
