@@ -194,7 +194,8 @@ def _stack(name: str) -> Iterator[Stack]:
     try:
         yield stack
     finally:
-        _end(list(reversed(stack.processes.values())))
+        # What it stored is thrown away, so nobody waits for kube-apiserver's long goodbye.
+        _end(list(reversed(stack.processes.values())), patience=1.0)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -206,13 +207,14 @@ def _keys(folder: Path) -> None:
     )
 
 
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+def _end(processes: list[subprocess.Popen[bytes]], patience: float = 5.0) -> None:
     for process in processes:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + patience
     for process in processes:
         try:
-            process.wait(5)
+            process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(5)

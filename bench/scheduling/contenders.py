@@ -53,6 +53,7 @@ class Contender:
     about: str
     on_kubernetes: bool
     command: Command
+    explains: bool = True  # tells pods why they cannot be bound
 
     def start(self) -> AbstractContextManager[Stack]:
         """Start its server and controllers; etcd is spared its fsync, dray's server writes durably as always."""
@@ -66,10 +67,10 @@ CONTENDERS = {
     contender.name: contender
     for contender in (
         Contender(KUBE, "kube-scheduler on kube-apiserver", True, _kube_scheduler),
-        Contender(FLOOR, "floor on kube-apiserver", True, _floor),
+        Contender(FLOOR, "floor on kube-apiserver", True, _floor, explains=False),
         Contender(DRAY, "dray on kube-apiserver", True, _dray_scheduler),
         Contender(STACK, "dray on dray server", False, _dray_scheduler),
-        Contender(STACK_FLOOR, "floor on dray server", False, _floor),
+        Contender(STACK_FLOOR, "floor on dray server", False, _floor, explains=False),
     )
 }
 USUAL = [KUBE, FLOOR, DRAY, STACK]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from dataclasses import dataclass, field
@@ -59,9 +60,10 @@ async def run_once(contender: Contender, workload: Workload, round_number: int, 
             await drive.run()
             _note(outcome, drive, before, _Used(stack))
             outcome.megabytes = _peaks(stack)
-            outcome.unexplained = await drive.explanations()
+            if contender.explains:
+                outcome.unexplained = await drive.explanations()
             stack.stop_one("scheduler")  # nothing may change while the checker looks
-            time.sleep(0.5)
+            await asyncio.sleep(0.5)
             outcome.problems = await judging.judge_state(stack.port, workload)
         outcome.problems += judging.judge_history(workload, drive.claims_before, drive.claim_lines)
     return outcome
