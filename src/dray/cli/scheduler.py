@@ -37,6 +37,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--binding-timeout", type=float, default=600.0, metavar="SECONDS", help="wait for binding conditions")
     add("--no-preemption", action="store_true", help="never evict pods to make room")
     add(
+        "--guarded",
+        action="store_true",
+        help="`dray guard` judges every allocation: do not wait for other schedulers",
+    )
+    add(
         "--scheduled-events",
         action="store_true",
         help="record an event for every bound pod, as kube-scheduler does",
@@ -89,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
             binding_timeout=args.binding_timeout,
             may_preempt=not args.no_preemption,
             records_bindings=args.scheduled_events,
+            is_guarded=args.guarded,
         )
         uvloop.run(_serve(args, options))
     except (ValueError, ClientError, OSError) as error:

@@ -53,6 +53,7 @@ class Caches:
     ) -> None:
         self._client = client
         self.scheduler_name = scheduler_name
+        self.is_guarded = False  # `dray guard` judges every allocation: other schedulers need no care
         self.state = ClusterState()
         self.devices = Devices(World(features, new_share_id=new_share_id), self.state)
         self.neighbours = Neighbours(self.state, self.namespace_labels)
@@ -247,6 +248,8 @@ class Caches:
 
     def _note_foreign(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         """Remember claims that other schedulers allocate while we are at work."""
+        if self.is_guarded:
+            return
         if new is None:
             if old is not None:
                 self.foreign_claims.discard(old.metadata.uid)
@@ -332,6 +335,8 @@ class Caches:
             self.on_pod(new)
 
     def _note_foreign_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if self.is_guarded:
+            return
         if new is not None and new.spec.resource_claims and new.spec.scheduler_name != self.scheduler_name:
             if not new.spec.node_name and not new.spec.scheduling_gates and not _is_finished(new):
                 self.foreign_pods[key_of(new.metadata)] = new

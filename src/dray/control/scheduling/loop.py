@@ -64,6 +64,7 @@ class SchedulerOptions:
     max_commits: int = 16
     binding_timeout: float = 600.0
     may_preempt: bool = True
+    is_guarded: bool = False  # a guard refuses what would be given twice: no waiting for other schedulers
     records_bindings: bool = False  # an event for every bound pod, at the cost of a write
 
 
@@ -106,6 +107,7 @@ class SchedulingLoop:
         features = self.options.features
         waits = BindingWaits(now, lambda: asyncio.get_running_loop().time(), self.options.binding_timeout)
         self.caches = Caches(client, self.options.name, features, new_uid, waits)
+        self.caches.is_guarded = self.options.is_guarded
         name = self.options.policy
         # Closeness is a wish added to the claims; the allocator may have an order of devices for it, too.
         policy: Policy | None = (
