@@ -401,6 +401,9 @@ class ClaimController(Controller):
         released = len(valid) < len(claim.status.reserved_for)
         deleting = claim.metadata.deletion_timestamp is not None
         current = claim
+        if not valid and self._has_lost_its_pod(claim):
+            await self._delete_whole(claim)
+            return None
         if released:
             status: dict[str, Any] = {"reservedFor": [msgspec.to_builtins(reference) for reference in valid]}
             if not valid and protected:
@@ -408,12 +411,30 @@ class ClaimController(Controller):
             current = await self._write_status(claim, status)
         elif deleting and protected and not valid and claim.status.allocation is not None:
             current = await self._write_status(claim, {"allocation": None})
-        may_go = released or deleting or self._has_lost_its_pod(claim)
-        if protected and not valid and current.status.allocation is None and may_go:
+        if protected and not valid and current.status.allocation is None and (released or deleting):
             await self._remove_finalizer(current)
         if not valid and not deleting:
             await self._delete_when_owner_is_done(claim)
         return None
+
+    async def _delete_whole(self, claim: ResourceClaim) -> None:
+        """Delete a claim that was made for a pod which is gone, allocation and all: two writes.
+
+        First the deletion, after which nobody may reserve the claim any more; then the finalizer, and
+        with it everything goes at once. Both name the revision at which nobody used the claim.
+        """
+        meta = claim.metadata
+        if meta.deletion_timestamp is None:
+            answer = await ignoring_absence(
+                self.client.delete(
+                    CLAIMS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version
+                )
+            )
+            if answer is None or answer.get("kind") != "ResourceClaim":
+                return  # gone, or the watch will tell
+            claim = msgspec.convert(answer, ResourceClaim)
+        if FINALIZER in claim.metadata.finalizers:
+            await self._remove_finalizer(claim)
 
     def _has_lost_its_pod(self, claim: ResourceClaim) -> bool:
         owners = claim.metadata.owner_references
