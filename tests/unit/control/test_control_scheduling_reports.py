@@ -64,3 +64,37 @@ async def test_a_pod_that_was_bound_meanwhile_is_left_alone(soon):
     await asyncio.sleep(0.05)
     running.cancel()
     assert client.written == []
+
+
+OTHER = Pod(metadata=ObjectMeta(name="other", namespace="n", uid="v"))
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(reporting, "NOT_READY_AFTER", 0.02)
+    monkeypatch.setattr(reporting, "BUSY_FOR", 0.05)
+    monkeypatch.setattr(reporting, "LONGEST_SILENCE", 0.3)
+
+
+async def test_waiting_for_a_claim_is_said_when_nothing_else_goes_on(impatient):
+    client = Away(0)
+    reporter, running = await started(client)
+    reporter.not_ready(POD, "waiting for the claim")
+    await asyncio.sleep(0.1)
+    running.cancel()
+    assert client.written == ["waiting for the claim"]
+
+
+async def test_in_a_burst_waiting_is_not_talked_about_until_it_lasts_too_long(impatient):
+    client = Away(0)
+    reporter, running = await started(client)
+    reporter.not_ready(POD, "waiting for the claim")
+    said_at = None
+    for step in range(50):
+        reporter.bound(OTHER, "node")
+        await asyncio.sleep(0.01)
+        if client.written and said_at is None:
+            said_at = step
+    running.cancel()
+    assert client.written == ["waiting for the claim"]
+    assert said_at is not None and said_at >= 20

@@ -26,6 +26,8 @@ log = logging.getLogger("dray.scheduler")
 
 REPEAT_AFTER = 30.0  # seconds before a changed text is reported again
 NOT_READY_AFTER = 2.0  # claims from templates take a moment; say nothing until then
+BUSY_FOR = 1.0  # seconds after a binding in which pods that wait for claims are taken to be next
+LONGEST_SILENCE = 20.0  # seconds; however busy everybody is, then people are told
 RETRY_AFTER = 1.0  # seconds before a report that got lost is repeated
 MOST_SETTLED = 4096
 _MAX_MESSAGE = 1024
@@ -58,6 +60,7 @@ class Reporter:
         self._said: dict[str, tuple[str, float]] = {}  # pod uid -> (text, when)
         self._failed: dict[str, str] = {}  # pod uid -> text of its last failure, until something else is said
         self._unready: dict[str, asyncio.TimerHandle] = {}
+        self._last_bound = float("-inf")  # loop time
         self._settled: OrderedDict[str, None] = OrderedDict()  # pods lately bound or gone: no late reports
 
     async def run(self) -> None:
@@ -100,15 +103,24 @@ class Reporter:
         return message
 
     def not_ready(self, pod: Pod, message: str) -> None:
-        """The pod waits for its claims; said only if that lasts."""
+        """The pod waits for its claims; said only if that lasts.
+
+        In a burst every pod waits until its claim is made. As long as others are bound, that is
+        progress, and two writes for each would only slow it down.
+        """
         uid = pod.metadata.uid
         if uid in self._unready or uid in self._said:
             return
         loop = asyncio.get_running_loop()
-        self._unready[uid] = loop.call_later(NOT_READY_AFTER, self._say_not_ready, pod, message)
+        deadline = loop.time() + LONGEST_SILENCE
+        self._unready[uid] = loop.call_later(NOT_READY_AFTER, self._say_not_ready, pod, message, deadline)
 
-    def _say_not_ready(self, pod: Pod, message: str) -> None:
-        self._unready.pop(pod.metadata.uid, None)
+    def _say_not_ready(self, pod: Pod, message: str, deadline: float) -> None:
+        loop, uid = asyncio.get_running_loop(), pod.metadata.uid
+        if loop.time() - self._last_bound < BUSY_FOR and loop.time() < deadline:
+            self._unready[uid] = loop.call_later(NOT_READY_AFTER, self._say_not_ready, pod, message, deadline)
+            return
+        self._unready.pop(uid, None)
         self._say(_Report(pod, message))
 
     def failed(self, pod: Pod, message: str) -> None:
@@ -125,6 +137,7 @@ class Reporter:
     def bound(self, pod: Pod, node: str) -> None:
         """The pod has a node. An event of that costs a write per pod, so it is recorded only if wanted."""
         self._unready_no_more(pod.metadata.uid)
+        self._last_bound = asyncio.get_running_loop().time()
         if self._tells_bound:
             name = f"{pod.metadata.namespace}/{pod.metadata.name}"
             message = f"Successfully assigned {name} to {node}"
