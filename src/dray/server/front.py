@@ -144,6 +144,18 @@ async def _carry(source: Socket, target: Socket) -> None:
 class _Protocol(RequestHandler):
     """Answers what cannot even be parsed with a Status, like everything else."""
 
+    _caller: tuple[str, bytes | None] | None = None
+
+    def caller(self) -> tuple[str, bytes | None]:
+        """Return the address and the certificate of the client, which are those of the connection."""
+        if self._caller is None:
+            transport = self.transport
+            peer = transport.get_extra_info("peername") if transport is not None else None
+            secure = transport.get_extra_info("ssl_object") if transport is not None else None
+            certificate = secure.getpeercert(True) if secure is not None else None
+            self._caller = (str(peer[0]) if peer else "", certificate)
+        return self._caller
+
     def handle_error(
         self,
         request: BaseRequest,
@@ -177,9 +189,9 @@ async def _read(incoming: BaseRequest) -> Request:
     if path.startswith(("http://", "https://")):
         path = "/" + path.split("/", 3)[-1] if path.count("/") > 2 else "/"
     body = await _read_body(incoming) if incoming.body_exists else b""
-    transport = incoming.transport
-    peer = transport.get_extra_info("peername") if transport is not None else None
-    secure = transport.get_extra_info("ssl_object") if transport is not None else None
+    protocol = incoming.protocol
+    assert isinstance(protocol, _Protocol)
+    remote, certificate = protocol.caller()
     headers: dict[str, str] = {}
     for name, value in incoming.headers.items():
         lower = name.lower()
@@ -190,15 +202,14 @@ async def _read(incoming: BaseRequest) -> Request:
         query=tuple(parse_qsl(query, keep_blank_values=True)) if query else (),
         headers=headers,
         body=body,
-        client_certificate=secure.getpeercert(True) if secure is not None else None,
-        remote=str(peer[0]) if peer else "",
+        client_certificate=certificate,
+        remote=remote,
     )
 
 
 async def _read_body(incoming: BaseRequest) -> bytes:
-    too_large = errors.too_large(f"Request entity too large: limit is {BODY_LIMIT}")
     if (incoming.content_length or 0) > BODY_LIMIT:
-        raise too_large
+        raise _too_large()
     pieces: list[bytes] = []
     size = 0
     if (
@@ -206,20 +217,24 @@ async def _read_body(incoming: BaseRequest) -> bytes:
     ):  # most bodies arrive with their head
         body = incoming.content.read_nowait()
         if len(body) > BODY_LIMIT:
-            raise too_large
+            raise _too_large()
         return body
     try:
         async with asyncio.timeout(BODY_TIMEOUT):
             async for piece in incoming.content.iter_any():
                 size += len(piece)
                 if size > BODY_LIMIT:
-                    raise too_large
+                    raise _too_large()
                 pieces.append(piece)
     except TimeoutError:
         raise errors.bad_request("the request body did not arrive in time") from None
     except (ClientError, ValueError) as problem:  # broken chunking or compression
         raise errors.bad_request(f"cannot read the request body: {problem}") from None
     return b"".join(pieces)
+
+
+def _too_large() -> errors.ApiError:
+    return errors.too_large(f"Request entity too large: limit is {BODY_LIMIT}")
 
 
 def _prepared(response: Response, answer: web.StreamResponse) -> None:

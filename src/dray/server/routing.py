@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dray.api.kinds import Kind
 from dray.server import errors
@@ -53,6 +54,7 @@ class Route:
 FindKind = Callable[[str, str, str], Kind | None]  # group, version, plural
 
 
+@lru_cache(maxsize=1024)  # each request asks three times, and clients come back to their objects
 def split_path(path: str) -> ResourcePath | None:
     """Take a resource path apart; None for everything outside /api/v and /apis/g/v."""
     parts = [part for part in path.split("/") if part]
