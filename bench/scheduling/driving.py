@@ -164,13 +164,13 @@ class Drive:
             name = _name(number)
             await self._create(connection, name, self._post(name))
             await self._until(lambda name=name: name in self.bound, [])  # type: ignore[misc]
-            self.end = clock()
             if number + 1 < self.workload.n_pods:
                 await self._ask(connection, prepared("DELETE", f"{objects.pods_path()}/{name}", DELETE_NOW))
                 while (await get(connection, objects.claims_path()))["items"]:
                     self._check([])
                     await asyncio.sleep(0.02)
                 await asyncio.sleep(0.3)  # schedulers hear of it, too
+        self.end = clock()
 
     # --- what they have in common -----------------------------------------------
 
