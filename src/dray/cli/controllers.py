@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -13,7 +14,10 @@ import sys
 import uuid
 from collections.abc import Awaitable, Callable
 
+import uvloop
+
 from dray.client import Client, ClientError, LeaderElection
+from dray.control.clocks import ServerClock
 from dray.control.reconciling import Caches, run_controllers
 from dray.control.suite import CONTROLLERS, UnknownController, chosen_controllers, make_controllers
 
@@ -48,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         names = chosen_controllers(args.controllers.split(","))
-        asyncio.run(_serve(args, names))
+        gc.set_threshold(50_000, 20, 50)  # the caches are large, live long, and hold no garbage
+        uvloop.run(_serve(args, names))
     except UnknownController as error:
         print(f"dray controllers: {error}", file=sys.stderr)
         return 2
@@ -64,8 +69,12 @@ async def _serve(args: argparse.Namespace, names: list[str]) -> None:
         async def work() -> None:
             # New caches every time: what a former leader knew is old.
             caches = Caches(client)
+            clock = ServerClock(client)
+            await clock.ask()
             print(f"dray controllers: running {', '.join(names)}", flush=True)
-            await run_controllers(caches, make_controllers(caches, names))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(clock.run())
+                await run_controllers(caches, make_controllers(caches, names, clock))
 
         working = asyncio.create_task(_lead(args, client, work) if args.leader_elect else work())
         for number in (signal.SIGINT, signal.SIGTERM):

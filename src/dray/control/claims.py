@@ -142,6 +142,7 @@ class ClaimController(Controller):
         self._claims_by_owner: dict[str, dict[str, ResourceClaim]] = {}  # owner uid -> claim key -> claim
         self._pods_by_template: dict[str, set[str]] = {}  # template key -> pod keys that wait for it
         self._pods_by_group: dict[str, set[str]] = {}  # group key -> keys of its pods
+        self._let_go: set[str] = set()  # uids of claims that went with their finalizer; not seen gone yet
         self._waiting_for_claim: dict[str, set[str]] = {}  # claim key -> bound pods that want it reserved
 
     def watch(self) -> None:
@@ -172,6 +173,7 @@ class ClaimController(Controller):
             for pod_key in self._waiting_for_claim.pop(key, ()):
                 self.enqueue(f"pod:{pod_key}")
         else:
+            self._let_go.discard(current.metadata.uid)
             # A deleted claim may have to be made anew for a pod that still needs it.
             for owner in current.metadata.owner_references:
                 if owner.kind == "Pod":
@@ -433,8 +435,10 @@ class ClaimController(Controller):
             if answer is None or answer.get("kind") != "ResourceClaim":
                 return  # gone, or the watch will tell
             claim = msgspec.convert(answer, ResourceClaim)
-        if FINALIZER in claim.metadata.finalizers:
+        if FINALIZER in claim.metadata.finalizers and meta.uid not in self._let_go:
             await self._remove_finalizer(claim)
+            # Until the watch shows that it is gone the claim would be looked at again.
+            self._let_go.add(meta.uid)
 
     def _has_lost_its_pod(self, claim: ResourceClaim) -> bool:
         owners = claim.metadata.owner_references
