@@ -5,7 +5,10 @@ import contextlib
 import json
 import sys
 
+import aiohttp
 import checker
+import peers
+import pytest
 
 from dray.client import NotFound
 from dray.client import resources as kinds
@@ -69,7 +72,8 @@ async def guarding(cluster, *flags):
         await guard.start()
         yield guard
     finally:
-        await guard.kill()
+        with contextlib.suppress(ProcessLookupError):
+            await guard.stop()  # gives the lease back, so that the next test need not wait for it
         await unguarded(cluster)
 
 
@@ -139,4 +143,57 @@ class Watcher:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-__all__ = ["GuardProcess", "Watcher", "allocation", "give", "guarding", "unguarded"]
+@contextlib.contextmanager
+def kube_scheduler(cluster, name):
+    """Run kube-scheduler for pods of this scheduler name."""
+    processes, binaries = cluster.peer.processes, peers.kubernetes_binaries()
+    if not (binaries / "kube-scheduler").exists():
+        pytest.skip("kube-scheduler is not built")
+    config = processes.folder / f"{name}.yaml"
+    config.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+        f"clientConnection: {{kubeconfig: {cluster.peer.kubeconfig}, qps: 500, burst: 500}}\n"
+        "leaderElection: {leaderElect: false}\npodMaxBackoffSeconds: 1\n"
+        f"profiles: [{{schedulerName: {name}}}]\n"
+    )
+    with _child(
+        processes, name, binaries / "kube-scheduler", f"--config={config}", "--bind-address=127.0.0.1",
+        f"--secure-port={peers.free_port()}", f"--cert-dir={processes.folder}/{name}-certs",
+        f"--authentication-kubeconfig={cluster.peer.kubeconfig}",
+        f"--authorization-kubeconfig={cluster.peer.kubeconfig}",
+    ):  # fmt: skip
+        yield
+
+
+@contextlib.contextmanager
+def guarded_scheduler(cluster, *flags):
+    """Run `dray scheduler --guarded` as a process."""
+    command = [sys.executable, "-m", "dray", "scheduler", "--kubeconfig", cluster.peer.kubeconfig]
+    command += ["--name", cluster.scheduler_name, "--guarded", "-v", *flags]
+    with _child(cluster.peer.processes, f"scheduler-{cluster.number}", *command):
+        yield
+
+
+@contextlib.contextmanager
+def _child(processes, name, *command):
+    process = processes.start(name, *command)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(20)
+        processes._running.remove((name, process))
+
+
+async def metrics_of(guard):
+    """Read the guard's counters."""
+    url = f"https://{guard.reports[-1]['address']}/metrics"
+    async with aiohttp.ClientSession() as session, session.get(url, ssl=False) as answer:
+        lines = (await answer.text()).splitlines()
+    return {line.split()[0]: float(line.split()[1]) for line in lines if not line.startswith("#")}
+
+
+__all__ = [
+    "GuardProcess", "Watcher", "allocation", "give", "guarded_scheduler", "guarding", "kube_scheduler", "metrics_of",
+    "unguarded",
+]  # fmt: skip

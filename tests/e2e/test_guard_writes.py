@@ -1,15 +1,26 @@
 """The guard and a real kube-apiserver: raw writes that race, and what is not the guard's business."""
 
 import asyncio
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+from base64 import b64encode
+from datetime import UTC, datetime
 
 import peers
 import pytest
+from aiohttp import web
 from clusters import Cluster
-from guards import GuardProcess, Watcher, allocation, give, guarding, unguarded
+from guards import GuardProcess, Watcher, allocation, give, guarding, metrics_of, unguarded
 
-from dray.client import Conflict, ServerFailed
-from dray.client import resources as kinds
+from dray.client import MERGE_PATCH, Conflict, NotFound, ServerFailed
 from dray.client.resources import CLAIMS
+from dray.client.resources import NAMESPACES as _NAMESPACES
+from dray.control.guarding import make_identity
+from dray.control.guarding.fencing import ANNOTATION
 from dray.control.guarding.registering import CONFIGURATION, CONFIGURATIONS
 
 pytestmark = pytest.mark.kubernetes
@@ -67,3 +78,310 @@ async def test_without_a_guard_both_land(guarded_peer):
         winners, problems = await _races(cluster, 20)
         assert winners == [2] * 20
         assert len(problems) >= 20
+
+
+# --- what is judged, and what is not -----------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def judged(peer, *flags):
+    """A guarded cluster with two devices."""
+    async with Cluster(peer) as cluster, guarding(cluster, *flags) as guard:
+        node = await cluster.node("a")
+        await cluster.devices(node, "g0", "g1")
+        yield cluster, node, guard
+
+
+async def new_claim(cluster, name, **wish):
+    return await cluster.claim(name, {"name": "r", "deviceClassName": "any", **wish})
+
+
+async def test_the_refusal_names_the_device_and_its_holder(guarded_peer):
+    async with judged(guarded_peer) as (cluster, node, _):
+        given = allocation(cluster, "g0", pool=node)
+        await give(cluster, await new_claim(cluster, "first"), given)
+        with pytest.raises(Conflict) as caught:
+            await give(cluster, await new_claim(cluster, "second"), given)
+        assert f"device {cluster.driver}/{node}/g0 is held by claim {cluster.namespace}/first" in str(
+            caught.value
+        )
+        assert caught.value.reason == "Conflict"
+        [cause] = caught.value.causes
+        assert (cause.reason, cause.field) == ("DeviceInUse", f"{cluster.driver}/{node}/g0")
+
+
+async def test_a_dry_run_books_nothing(guarded_peer):
+    async with judged(guarded_peer) as (cluster, node, guard):
+        given = allocation(cluster, "g0", pool=node)
+        first = await new_claim(cluster, "first")
+        await give(cluster, first, given, dryRun="All")
+        await give(cluster, await new_claim(cluster, "second"), given)
+        with pytest.raises(Conflict):
+            await give(cluster, first, given, dryRun="All")
+        assert (await metrics_of(guard))['dray_guard_reviews_total{verdict="dry_run"}'] == 2
+
+
+async def test_administrators_may_look_at_what_others_use(guarded_peer):
+    async with judged(guarded_peer) as (cluster, node, _):
+        await cluster.client.patch(
+            _NAMESPACES,
+            cluster.namespace,
+            {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}},
+        )
+        await give(cluster, await new_claim(cluster, "user"), allocation(cluster, "g0", pool=node))
+        for name in ("admin-1", "admin-2"):
+            claim = await new_claim(cluster, name, adminAccess=True)
+            await give(cluster, claim, allocation(cluster, "g0", pool=node, adminAccess=True))
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1", "v1beta2"])
+async def test_all_versions_and_patches_are_judged(guarded_peer, version):
+    async with judged(guarded_peer) as (cluster, node, _):
+        resource = CLAIMS.at(version)
+        given = allocation(cluster, "g0", pool=node)
+        await give(cluster, await new_claim(cluster, "first"), given)
+        await new_claim(cluster, "second")
+
+        async def patch(device):
+            body = {"status": {"allocation": allocation(cluster, device, pool=node)}}
+            return await cluster.client.patch(
+                resource, "second", body, cluster.namespace, kind=MERGE_PATCH, subresource="status"
+            )
+
+        with pytest.raises(Conflict):
+            await patch("g0")
+        await patch("g1")
+        with pytest.raises(Conflict):
+            await give(cluster, await new_claim(cluster, "third"), allocation(cluster, "g1", pool=node))
+
+
+async def test_concurrent_patches_without_a_revision_cannot_share_a_device(guarded_peer):
+    async with judged(guarded_peer) as (cluster, node, _):
+        names = [f"claim-{index}" for index in range(20)]
+        for name in names:
+            await new_claim(cluster, name)
+        body = {"status": {"allocation": allocation(cluster, "g0", pool=node)}}
+
+        def patch(name):
+            return cluster.client.patch(CLAIMS, name, body, cluster.namespace, subresource="status")
+
+        answers = await asyncio.gather(*map(patch, names), return_exceptions=True)
+        assert sum(isinstance(each, dict) for each in answers) == 1
+
+
+async def test_releasing_and_reserving_need_no_guard_but_allocating_does(guarded_peer):
+    async with judged(guarded_peer) as (cluster, node, guard):
+        held = await give(cluster, await new_claim(cluster, "held"), allocation(cluster, "g0", pool=node))
+        await guard.kill()
+        user = {"resource": "pods", "name": "p", "uid": "1"}
+        patch = {"status": {"reservedFor": [user]}}
+        await cluster.client.patch(CLAIMS, "held", patch, cluster.namespace, subresource="status")
+        patch = {"status": {"reservedFor": None, "allocation": None}}
+        held = await cluster.client.patch(CLAIMS, "held", patch, cluster.namespace, subresource="status")
+        with pytest.raises(ServerFailed):
+            await give(cluster, held, allocation(cluster, "g0", pool=node))
+
+
+async def test_a_released_device_can_be_given_again_at_once(guarded_peer):
+    async with judged(guarded_peer) as (cluster, node, _):
+        first, second = await new_claim(cluster, "first"), await new_claim(cluster, "second")
+        given = allocation(cluster, "g0", pool=node)
+        for _ in range(5):
+            first = await give(cluster, await give(cluster, first, given), None)
+
+            async def taken(claim=second):
+                try:
+                    return await give(cluster, claim, given)
+                except Conflict:
+                    return None  # the guard has not heard of the release yet
+
+            second = await give(cluster, await cluster.until(taken, "the device is free", 5), None)
+
+
+# --- one guard after the other --------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def slow_webhook(cluster, name):
+    """Hold back the write to one claim, after the guard has admitted it, until told to let go."""
+    has_begun, may_go = asyncio.Event(), asyncio.Event()
+
+    async def answer(request):
+        review = await request.json()
+        if "dryRun" in review["request"]:
+            has_begun.set()
+            await may_go.wait()
+        response = {"uid": review["request"]["uid"], "allowed": True}
+        return web.json_response({**review, "request": None, "response": response})
+
+    identity = make_identity(["127.0.0.1"], datetime.now(UTC))
+    listener = socket.create_server(("127.0.0.1", 0))
+    pages = web.Application()
+    pages.router.add_post("/", answer)
+    runner = web.AppRunner(pages)
+    await runner.setup()
+    await web.SockSite(runner, listener, ssl_context=identity.tls).start()
+    address = {
+        "url": f"https://127.0.0.1:{listener.getsockname()[1]}/",
+        "caBundle": b64encode(identity.ca).decode(),
+    }
+    rule = {
+        "apiGroups": ["resource.k8s.io"],
+        "apiVersions": ["*"],
+        "operations": ["UPDATE"],
+        "resources": ["*/status"],
+    }
+    webhook = {
+        "name": "slow.example.com", "clientConfig": address, "rules": [rule], "sideEffects": "None",
+        "timeoutSeconds": 30, "admissionReviewVersions": ["v1"],
+        "matchConditions": [{"name": "one", "expression": f"request.name == '{name}'"}],
+    }  # fmt: skip
+    await cluster.client.create(CONFIGURATIONS, {"metadata": {"name": "slow"}, "webhooks": [webhook]})
+    try:
+        await asyncio.sleep(1.0)
+        yield has_begun, may_go
+    finally:
+        await cluster.client.delete(CONFIGURATIONS, "slow")
+        may_go.set()
+        await runner.cleanup()
+
+
+async def test_a_write_that_a_dead_guard_admitted_cannot_land_any_more(guarded_peer):
+    async with judged(guarded_peer) as (cluster, node, guard):
+        given = allocation(cluster, "g0", pool=node)
+        late, _ = await new_claim(cluster, "late"), await new_claim(cluster, "second")
+        async with slow_webhook(cluster, "late") as (has_begun, may_go):
+            writing = asyncio.create_task(give(cluster, late, given))
+            await asyncio.wait_for(has_begun.wait(), 10)
+            await guard.kill()
+            await guard.start()
+            await give(cluster, await cluster.get_claim("second"), given)
+            may_go.set()
+            with pytest.raises(Conflict):
+                await writing
+        assert await cluster.held("late") == []
+        assert await cluster.held("second") == ["g0"]
+        assert ANNOTATION in (await cluster.get_claim("late"))["metadata"]["annotations"]
+
+
+async def test_a_write_that_is_stuck_holds_its_device_and_then_makes_room(guarded_peer):
+    async with judged(guarded_peer) as (cluster, node, _):
+        given = allocation(cluster, "g0", pool=node)
+        late, second = await new_claim(cluster, "late"), await new_claim(cluster, "second")
+        async with slow_webhook(cluster, "late") as (has_begun, may_go):
+            writing = asyncio.create_task(give(cluster, late, given))
+            await asyncio.wait_for(has_begun.wait(), 10)
+            with pytest.raises(Conflict):
+                await give(cluster, second, given)
+
+            async def given_at_last():
+                with contextlib.suppress(Conflict):
+                    return await give(cluster, second, given)
+
+            await cluster.until(given_at_last, "the stuck write is fenced", 10)
+            may_go.set()
+            with pytest.raises(Conflict):
+                await writing
+        assert await cluster.held("late") == []
+
+
+async def test_a_slow_write_that_nobody_contests_lands(guarded_peer):
+    async with judged(guarded_peer) as (cluster, node, _):
+        late = await new_claim(cluster, "late")
+        async with slow_webhook(cluster, "late") as (has_begun, may_go):
+            writing = asyncio.create_task(give(cluster, late, allocation(cluster, "g0", pool=node)))
+            await asyncio.wait_for(has_begun.wait(), 10)
+            await asyncio.sleep(1.5)  # three times the patience with contested ones
+            may_go.set()
+            await writing
+        assert await cluster.held("late") == ["g0"]
+
+
+async def test_of_two_guards_one_judges_and_the_other_takes_over(guarded_peer):
+    async with judged(guarded_peer) as (cluster, node, guard):
+        other = GuardProcess(guarded_peer)
+        await other.start(is_awaited=False)
+        try:
+            given = allocation(cluster, "g0", pool=node)
+            await asyncio.sleep(4)  # longer than the lease: it is renewed
+            assert [each["phase"] for each in other.reports] == ["standing_by"]
+            first = await give(cluster, await new_claim(cluster, "first"), given)
+            await new_claim(cluster, "second")
+            await guard.kill()
+            await other.ready()
+            with pytest.raises(Conflict):
+                await give(cluster, await cluster.get_claim("second"), given)
+            await give(cluster, first, None)
+            await asyncio.sleep(0.2)
+            await give(cluster, await cluster.get_claim("second"), given)
+        finally:
+            await other.kill()
+
+
+async def test_a_configuration_that_is_deleted_comes_back_and_the_guard_says_so(guarded_peer):
+    async with judged(guarded_peer) as (cluster, node, guard):
+        await cluster.client.delete(CONFIGURATIONS, CONFIGURATION)
+
+        async def restored():
+            with contextlib.suppress(NotFound):
+                return await cluster.client.get(CONFIGURATIONS, CONFIGURATION)
+
+        await cluster.until(restored, "the configuration", 10)
+        await guard.ready()
+        await cluster.until(lambda: _reopened(guard), "it is counted", 5)
+        assert "was removed or changed" in guard.log.read_text()
+        phases = [each["phase"] for each in guard.reports]
+        assert phases[-1] == "judging"
+        assert "settling" in phases[phases.index("judging") :]
+        given = allocation(cluster, "g0", pool=node)
+        await give(cluster, await new_claim(cluster, "first"), given)
+        with pytest.raises(Conflict):
+            await give(cluster, await new_claim(cluster, "second"), given)
+
+
+async def _reopened(guard):
+    return (await metrics_of(guard))["dray_guard_reopened_total"] == 1
+
+
+async def test_an_allocation_past_the_guard_is_noticed(guarded_peer):
+    async with judged(guarded_peer) as (cluster, node, guard):
+        exempt = [{"name": "nothing", "expression": "false"}]
+        found = await cluster.client.get(CONFIGURATIONS, CONFIGURATION)
+        claim = await new_claim(cluster, "first")
+        guard.process.send_signal(signal.SIGSTOP)  # it cannot put the configuration right meanwhile
+        found["webhooks"][0]["matchConditions"] = exempt
+        await cluster.client.update(CONFIGURATIONS, CONFIGURATION, found)
+        await asyncio.sleep(1.0)
+        await give(cluster, claim, allocation(cluster, "g0", pool=node))
+        guard.process.send_signal(signal.SIGCONT)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(guard.process.wait(), 1)
+
+        async def refused():
+            try:
+                await give(cluster, await cluster.get_claim("second"), allocation(cluster, "g0", pool=node))
+            except Conflict as error:
+                return "is held by claim" in str(error)
+            except ServerFailed:
+                return False
+            raise AssertionError("a device was given twice")
+
+        await new_claim(cluster, "second")
+        if guard.process.returncode is None:
+            await guard.ready()
+        else:
+            await guard.start()  # it noticed that its lease had run out while it slept
+        await cluster.until(refused, "the guard has learned of it", 10)
+
+
+# --- the command -------------------------------------------------------------------------
+
+
+def test_the_configuration_can_be_printed_and_removed(guarded_peer):
+    dray = [sys.executable, "-m", "dray", "guard", "--kubeconfig", str(guarded_peer.kubeconfig)]
+    shown = subprocess.run([*dray, "--print-configuration"], capture_output=True, text=True, check=True)
+    assert json.loads(shown.stdout)["webhooks"][0]["failurePolicy"] == "Fail"
+    gone = subprocess.run(
+        [*dray, "--unregister", "--output", "json"], capture_output=True, text=True, check=True
+    )
+    assert json.loads(gone.stdout) == {"removed": False}

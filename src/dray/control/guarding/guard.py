@@ -21,7 +21,8 @@ ago, and API servers take an answer for at most `timeout_seconds`; together thes
 lease, and nobody else begins before the lease has run out.
 
 A write that was admitted and then did not land (another webhook refused it, the API server died) would
-block its devices for ever: such entries are fenced, too, when they are older than `fence_after`.
+block its devices for ever: such entries are fenced, too, when they are older than `fence_after` and
+another claim was refused because of them. While nobody else wants the devices a slow write has its time.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ log = logging.getLogger("dray.guard")
 
 _FENCES_AT_ONCE = 16
 _LOOK_AGAIN = 2.0  # seconds of waiting for the caches after which the server is asked again
-# API servers give up a request after --request-timeout (60 s by default). Only for claims that
-# cannot be fenced because somebody forbids to change them.
+# API servers give up a request after --request-timeout (60 s by default). No safety depends on it, except
+# for claims that cannot be fenced because somebody forbids to change them.
 _LONGEST_REQUEST = 65.0
 
 
@@ -298,11 +299,12 @@ class Guard:
         """Fence admitted writes that do not show up."""
         while True:
             await asyncio.sleep(self.options.fence_after / 4)
-            before = time.monotonic() - self.options.fence_after
-            for flight in [
-                each for each in self.judge.flights() if each.since < before and not each.is_fenced
-            ]:
+            for flight in [each for each in self.judge.flights() if self._is_overdue(each)]:
                 await self._settle(flight)
+
+    def _is_overdue(self, flight: Flight) -> bool:
+        patience = self.options.fence_after if flight.is_contested else _LONGEST_REQUEST
+        return not flight.is_fenced and flight.since < time.monotonic() - patience
 
     async def _settle(self, flight: Flight) -> None:
         write = flight.write

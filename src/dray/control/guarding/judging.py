@@ -79,6 +79,7 @@ class Flight:
     write: Write
     number: int
     since: float  # when it was admitted, in the caller's time
+    is_contested: bool = False  # another claim was refused what this one may get
     is_fenced: bool = False
 
 
@@ -176,12 +177,23 @@ class Judge:
         if self._revisions.get(write.uid, 0) > write.base:
             return Refused(f"claim {write.key} has changed meanwhile; read it again")
         refusal = self.judge(write.uid, write.results)
-        if refusal is None and not is_dry_run and write.results:
+        if refusal is not None:
+            self._contest(write)
+        elif not is_dry_run and write.results:
             self._numbers += 1
             self._flights.setdefault(write.uid, []).append(Flight(write, self._numbers, now))
             self._keys.setdefault(write.uid, write.key)
             self._take(write.uid, self._numbers, _holds_of(write.results))
         return refusal
+
+    def _contest(self, write: Write) -> None:
+        """Mark the writes in flight that may be what a refused one has failed of."""
+        for pool in {(result.driver, result.pool) for result in write.results}:
+            for name in self._held_in_pool.get(pool, ()):
+                for other in self._holders[*pool, name]:
+                    if other != write.uid:
+                        for flight in self._flights.get(other, ()):
+                            flight.is_contested = True
 
     def judge(self, uid: str, results: Iterable[Result]) -> Refused | None:
         """Say what stands against giving these devices to the claim, None when nothing does."""
