@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from dray.client import Client, ClientError, LeaderElection, NotFound
+from dray.client.resources import LEASES
 from dray.control.guarding import (
     CONFIGURATION,
     Guard,
@@ -183,6 +184,9 @@ async def _serve(
     args: argparse.Namespace, options: GuardOptions, listener: socket.socket, identity: Identity
 ) -> int:
     async with Client.connect(args.kubeconfig, args.context, user_agent="dray-guard") as client:
+        # A candidate waits patiently for a lease that it may not read; say so instead.
+        with contextlib.suppress(NotFound):
+            await client.get(LEASES, CONFIGURATION, args.leader_namespace)
         election = _election(args, client)
         guard = Guard(client, options, may_judge=lambda: election.is_certain)
         runner = await serve(guard, listener, identity)
