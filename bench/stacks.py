@@ -9,6 +9,7 @@ are missing `kubernetes_binaries` is None and a bench says that dray ran alone.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -46,9 +47,10 @@ def kubernetes_binaries() -> Path | None:
     return max(complete, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
+@functools.cache
 def unverified() -> ssl.SSLContext:
     """Return a context that trusts whoever answers: both servers are our children."""
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the machine's authorities: 70 ms to load
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 

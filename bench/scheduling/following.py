@@ -31,17 +31,17 @@ async def get(connection: Connection, path: str) -> Any:
 async def follow(port: int, path: str, version: str, notice: Notice) -> None:
     """Hand on every event since a version until cancelled.
 
-    Servers end watches now and then, kube-apiserver those of clients that it finds slow; each
-    time the next one goes on where the last one stopped. An error that the server sends raises.
+    Servers end watches now and then, kube-apiserver often: when a burst of ten events finds the
+    watch's goroutine busy. The next one goes on where the last one stopped, at once and on the same
+    connection, or it would start with a backlog and end for that. An error that the server sends raises.
     """
     loop = asyncio.get_running_loop()
-    watch = _Watch(notice, version.encode())
+    watch = _Watch(path, version.encode(), notice)
     while True:
-        asked = f"{path}?watch=1&timeoutSeconds=3600&resourceVersion={watch.version().decode()}"
-        watch.begin(prepared("GET", asked))
+        watch.begin()
         transport, _ = await loop.create_connection(lambda: watch, "127.0.0.1", port, ssl=unverified())
         try:
-            await watch.ended
+            await watch.lost
         finally:
             transport.close()
 
@@ -49,26 +49,33 @@ async def follow(port: int, path: str, version: str, notice: Notice) -> None:
 class _Watch(asyncio.Protocol):
     """Takes the chunks of an answer apart into lines."""
 
-    def __init__(self, notice: Notice, version: bytes) -> None:
-        self._notice, self._version, self._last = notice, version, b""
+    def __init__(self, path: str, version: bytes, notice: Notice) -> None:
+        self._path, self._version, self._notice = path, version, notice
+        self._last = b""  # event
 
-    def begin(self, request: bytes) -> None:
-        self._request, self._in_body = request, False
+    def begin(self) -> None:
+        """Be ready for a new connection."""
         self._buffer = bytearray()
-        self._line = b""  # the beginning of a line whose end is in a later chunk
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def version(self) -> bytes:
-        """Return the version of the last event."""
+    def request(self) -> bytes:
+        """Return the request for all that comes after the last event."""
         found = _VERSION.search(self._last)
-        return found[1] if found else self._version
+        version = (found[1] if found else self._version).decode()
+        return prepared("GET", f"{self._path}?watch=1&timeoutSeconds=3600&resourceVersion={version}")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.write(self._request)  # type: ignore[attr-defined]
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+        self._ask()
+
+    def _ask(self) -> None:
+        self._in_body = False
+        self._line = b""  # the beginning of a line whose end is in a later chunk
+        self._transport.write(self.request())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.ended.done():
-            self.ended.set_result(None)
+        if not self.lost.done():
+            self.lost.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -76,8 +83,8 @@ class _Watch(asyncio.Protocol):
             if self._in_body or self._read_head():
                 self._read_chunks()
         except Exception as error:  # whoever follows must know
-            if not self.ended.done():
-                self.ended.set_exception(error)
+            if not self.lost.done():
+                self.lost.set_exception(error)
 
     def _read_head(self) -> bool:
         end = self._buffer.find(b"\r\n\r\n")
@@ -94,13 +101,12 @@ class _Watch(asyncio.Protocol):
         buffer, at = self._buffer, 0
         while (end := buffer.find(b"\r\n", at)) >= 0:
             size = int(buffer[at:end], 16)
-            if size == 0:
-                at = end + 2
-                if not self.ended.done():
-                    self.ended.set_result(None)
-                break
             begin, after = end + 2, end + 2 + size
             if len(buffer) < after + 2:
+                break
+            if size == 0:
+                at = after + 2
+                self._ask()
                 break
             *lines, self._line = (self._line + bytes(buffer[begin:after])).split(b"\n")
             for line in lines:

@@ -1,7 +1,9 @@
 """The scheduling bench asks what can be answered, notices what is wrong, and runs."""
 
 import collections
+import re
 import sys
+import types
 from pathlib import Path
 
 import msgspec
@@ -134,6 +136,14 @@ def test_a_device_that_two_held_for_a_moment_is_noticed():
     assert "already held" in problems[0]
 
 
+def watching(notice):
+    """A watch since version 5 on a connection of its own, and the requests that it sends."""
+    watch, sent = following._Watch("/api/v1/pods", b"5", notice), []
+    watch.begin()
+    watch.connection_made(types.SimpleNamespace(write=sent.append))
+    return watch, sent
+
+
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
 async def test_a_watch_is_read_however_it_is_cut(size):
     events = [b'{"type":"ADDED","object":{"metadata":{"resourceVersion":"%d"}}}' % at for at in (7, 8, 9)]
@@ -142,25 +152,23 @@ async def test_a_watch_is_read_however_it_is_cut(size):
     answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     answer += b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
     seen = []
-    watch = following._Watch(seen.append, b"5")
-    watch.begin(b"")
-    assert watch.version() == b"5"
+    watch, sent = watching(seen.append)
     for at in range(0, len(answer), size):
         watch.data_received(answer[at : at + size])
-    await watch.ended
-    assert seen == events
-    assert watch.version() == b"9"
+    for at in range(0, len(answer), size):
+        watch.data_received(answer[at : at + size])
+    assert seen == events * 2
+    assert [re.search(rb"resourceVersion=(\d+)", request)[1] for request in sent] == [b"5", b"9", b"9"]
 
 
 async def test_an_error_in_a_watch_is_raised():
-    watch = following._Watch(lambda line: None, b"5")
-    watch.begin(b"")
+    watch, _ = watching(lambda line: None)
     line = b'{"type":"ERROR","object":{"code":410}}\n'
     watch.data_received(
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(line), line)
     )
     with pytest.raises(RuntimeError, match="410"):
-        await watch.ended
+        await watch.lost
 
 
 def bound(mode, seconds, times):
