@@ -31,7 +31,7 @@ def result(node: int, device: str, request: str = "wanted", **more: Any) -> Obje
 
 
 def whole(n_devices: int) -> Hardware:
-    """Return nodes with so many devices; half of them are small, every fourth node has an old driver."""
+    """Return nodes with so many devices; more than half are small, every fourth node has an old driver."""
     return lambda node: [{"devices": [_gpu(node, index) for index in range(n_devices)]}]
 
 
