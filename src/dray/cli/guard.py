@@ -113,7 +113,8 @@ def run(args: argparse.Namespace) -> int:
     except NotFound as error:
         print(f"error: {error}", file=sys.stderr)
         print(
-            "hint: admission webhooks and resource.k8s.io/v1 are needed: Kubernetes 1.34 or newer",
+            "hint: a server with admission webhooks and resource.k8s.io/v1 is needed: Kubernetes 1.34 or newer;"
+            " dray's own server has no webhooks, and dray's schedulers yield to each other there",
             file=sys.stderr,
         )
         return 1

@@ -63,7 +63,7 @@ _LONGEST_REQUEST = 65.0
 class Phase(StrEnum):
     """What the guard is doing; only a judging guard admits anything."""
 
-    STANDING_BY = "standing by: another guard holds the lease"
+    STANDING_BY = "standing by: waiting for the lease"
     FILLING = "filling its caches"
     REGISTERING = "registering: the webhook configuration is missing or not as it should be"
     SETTLING = "waiting until all API servers follow the webhook configuration"
