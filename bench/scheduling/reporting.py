@@ -162,6 +162,14 @@ def _legend(table: Table) -> list[str]:
     return lines
 
 
+def _problems(runs: list[Outcome]) -> str:
+    """Return the number of wrong allocations, and what else was not as it should be."""
+    n_failed, n_unexplained = sum(bool(each.error) for each in runs), sum(each.unexplained for each in runs)
+    text = str(sum(len(each.problems) for each in runs))
+    text += f", {n_unexplained} impossible pods without a condition" if n_unexplained else ""
+    return text + (f", {n_failed} of {len(runs)} runs failed" if n_failed else "")
+
+
 def _row(table: Table, workload: str, contender: str) -> list[str]:
     runs = table.runs(workload, contender, good=False)
     failed = [each.error for each in runs if each.error]
@@ -180,6 +188,6 @@ def _row(table: Table, workload: str, contender: str) -> list[str]:
         cpu("scheduler"), cpu("server"), cpu("etcd"), cpu("controllers"),
         shown(lambda each: each.megabytes["scheduler"]), shown(lambda each: sum(each.megabytes.values())),
         f"{table.median(workload, contender, lambda each: each.other_load) or 0:.0%}",
-        str(sum(len(each.problems) for each in runs)) + (f", {len(failed)} runs failed" if failed else ""),
+        _problems(runs),
     ]  # fmt: skip
     return [f"| {workload} | {about} | {' | '.join(figures)} |"]
