@@ -4,13 +4,18 @@ import asyncio
 import contextlib
 from datetime import UTC, datetime, timedelta
 
+import peers
 import pytest
 from clusters import Cluster
+from test_controllers_cluster import gone, rule, tolerant
 from test_scheduling_more import _allocated, _conditional, _report
 
 from dray.client import Client, LeaderElection
 from dray.client import resources as kinds
 from dray.client.transport import Response
+from dray.control.clocks import ServerClock
+from dray.control.reconciling import Caches, run_controllers
+from dray.control.suite import make_controllers
 
 HOUR = timedelta(hours=1)
 
@@ -165,3 +170,52 @@ async def test_leaders_are_judged_by_renewals_and_not_by_their_clocks(peer):
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+
+
+@pytest.fixture(scope="module")
+def lonely_server():
+    with peers.dray_server(controllers="") as peer:
+        yield peer
+
+
+@pytest.fixture(params=["dray", pytest.param("kubernetes", marks=pytest.mark.kubernetes)])
+def untended(request):
+    """A server on which nobody but the test evicts pods."""
+    return request.getfixturevalue("lonely_server" if request.param == "dray" else "kubernetes_peer")
+
+
+@contextlib.asynccontextmanager
+async def _eviction(cluster, local):
+    """Run the taint eviction as `dray controllers` does, on a machine whose clock is wrong."""
+    async with Client.connect(cluster.peer.kubeconfig) as client:
+        clock, caches = ServerClock(client, local), Caches(client)
+        await clock.ask()
+        work = run_controllers(caches, make_controllers(caches, ["device-taint-eviction"], clock))
+        task = asyncio.create_task(work)
+        try:
+            yield
+            assert not task.done()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("offset", [HOUR, -HOUR], ids=["ahead", "behind"])
+async def test_toleration_seconds_are_counted_by_the_servers_clock(untended, offset):
+    async with Cluster(untended) as cluster:
+        await cluster.devices(await cluster.node("a"), "g0", "g1")
+        cluster.gpu = await cluster.device_class()
+        await cluster.claim("brief", tolerant(cluster, 1))
+        await cluster.claim("patient", tolerant(cluster, 1800))
+        await cluster.start_scheduler()
+        for name in ("brief", "patient"):
+            await cluster.pod(name, claims=[name])
+            await cluster.bound(name)
+        local = WallClock(offset)
+        async with _eviction(cluster, local), rule(cluster) as name:
+            local.offset = -offset
+            added = (await cluster.client.get(kinds.TAINT_RULES, name))["spec"]["taint"]["timeAdded"]
+            await gone(cluster, kinds.PODS, "brief", cluster.namespace)
+            stayed = datetime.now(UTC) - datetime.fromisoformat(added.replace("Z", "+00:00"))
+            assert stayed >= timedelta(seconds=1)
+            assert "deletionTimestamp" not in (await cluster.get_pod("patient"))["metadata"]

@@ -19,6 +19,7 @@ Invariants (tests/unit/control/test_control_reconciling.py):
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 import logging
@@ -128,10 +129,10 @@ class KeyQueue:
                     self._working.add(key)
                     return key
             self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), wait)
-            except TimeoutError:
-                pass
+            # Not asyncio.wait_for: in Python 3.11 it forgets a cancellation that meets the event.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._changed.wait()
 
     def done(self, key: str) -> None:
         """Say that the work on a key is over; a look asked for meanwhile is queued."""

@@ -88,7 +88,9 @@ class Publisher:
             await asyncio.sleep(seconds)
         else:
             try:
-                await asyncio.wait_for(self._wake.wait(), seconds)
+                # Not asyncio.wait_for: in Python 3.11 it forgets a cancellation that meets the event.
+                async with asyncio.timeout(seconds):
+                    await self._wake.wait()
             except TimeoutError:
                 pass
         self._wake.clear()

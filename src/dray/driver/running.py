@@ -135,8 +135,10 @@ class RunningDriver:
                 # What was published last stays: devices do not vanish because a look at them failed.
                 self.metrics.failed("discover")
                 log.exception("%s: discover failed; the published devices stay as they are", self.driver.name)
+            # Not asyncio.wait_for: in Python 3.11 it forgets a cancellation that meets the event.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._rediscover.wait(), self.settings.rediscover_seconds)
+                async with asyncio.timeout(self.settings.rediscover_seconds):
+                    await self._rediscover.wait()
 
     async def _follow_changes(self, driver: AnnouncesChanges) -> None:
         while True:

@@ -45,6 +45,17 @@ async def test_a_later_date_does_not_postpone():
     assert await asyncio.wait_for(queue.take(), 1) == "a"
 
 
+async def test_a_worker_that_is_stopped_just_when_work_comes_stops():
+    queue = KeyQueue()
+    queue.add("later", 60)
+    worker = asyncio.create_task(queue.take())
+    await asyncio.sleep(0.01)
+    queue.add("postponed", 30)
+    worker.cancel()
+    done, _ = await asyncio.wait({worker}, timeout=1)
+    assert done and worker.cancelled()
+
+
 class Flaky(Controller):
     name = "flaky"
     workers = 1
