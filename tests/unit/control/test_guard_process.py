@@ -15,7 +15,7 @@ import pytest
 from small_api import SmallApi
 
 from dray.cli.main import main
-from dray.client import LeaderElection
+from dray.client import Client, LeaderElection, Response
 from dray.control.guarding import (
     Guard,
     GuardOptions,
@@ -26,7 +26,7 @@ from dray.control.guarding import (
     serve,
     serving,
 )
-from dray.control.guarding.fencing import ANNOTATION, fence
+from dray.control.guarding.fencing import ANNOTATION, fence, list_waiting, move_on
 from dray.control.guarding.guard import BadReview
 from dray.control.guarding.registering import CONFIGURATION, CONFIGURATIONS
 
@@ -269,6 +269,25 @@ async def test_a_fence_moves_a_claim_once_and_keeps_all_that_it_has(api):
     assert stored(api, "a") == moved
     assert not await fence(client, "ns/a", "another uid", base)
     assert not await fence(client, "ns/none", uid, base)
+
+
+async def test_a_conflict_alone_is_no_proof_that_a_claim_has_moved(api):
+    """Another webhook may answer 409, too: then the claim is where it was, and the fence is not up."""
+    made = put_claim(api, "a")
+    refusals = 2
+
+    class Refusing:
+        async def send(self, request):
+            nonlocal refusals
+            if request.method == "PUT" and refusals:
+                refusals -= 1
+                return Response(409, {}, b'{"kind":"Status","code":409,"reason":"Conflict","message":"no"}')
+            return await api.send(request)
+
+    [waiting] = await list_waiting(api.client())
+    await move_on(Client(Refusing()), waiting)
+    assert refusals == 0
+    assert int(stored(api, "a")["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
 
 
 # --- the lease -----------------------------------------------------------------------------

@@ -7,11 +7,15 @@ API server may take. The change is an annotation; a claim that has moved on by i
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
 from dray.client import Client, Conflict, NotFound
 from dray.client import resources as kinds
+from dray.control.guarding.views import Status
 
+_PAUSE = 0.05  # seconds before looking again where a claim is
 ANNOTATION = "dray.dev/fenced-at"  # the revision beyond which the guard moved the claim
 
 
@@ -28,7 +32,7 @@ class _Metadata(msgspec.Struct, rename="camel", omit_defaults=True):
     # managedFields are left out on purpose: the server then keeps its own.
 
 
-class _ClaimText(msgspec.Struct, rename="camel"):
+class ClaimText(msgspec.Struct, rename="camel"):
     """A claim whose spec stays the bytes that the server sent: it compares them byte by byte."""
 
     metadata: _Metadata
@@ -37,8 +41,37 @@ class _ClaimText(msgspec.Struct, rename="camel"):
     kind: str = "ResourceClaim"
 
 
+class _WithStatus(ClaimText):
+    status: Status = Status()
+
+
 class _Written(msgspec.Struct):
     metadata: _Metadata
+
+
+async def list_waiting(client: Client) -> list[ClaimText]:
+    """Return the claims that have no allocation, as they are stored at this moment or later."""
+    # Without a resourceVersion a list is never older than the question.
+    listed = await client.list(kinds.CLAIMS, view=_WithStatus)
+    return [ClaimText(each.metadata, each.spec) for each in listed.items if each.status.allocation is None]
+
+
+async def move_on(client: Client, claim: ClaimText) -> None:
+    """Move a claim that was just read beyond its revision; one that is gone or has moved is left alone."""
+    meta = claim.metadata
+    if not await _annotate(client, claim):
+        # Most likely it has moved by itself. But 409 may also be the word of some other webhook: look.
+        await fence(client, f"{meta.namespace}/{meta.name}", meta.uid, int(meta.resource_version))
+
+
+async def _annotate(client: Client, claim: ClaimText) -> bool:
+    meta = claim.metadata
+    meta.annotations[ANNOTATION] = meta.resource_version
+    try:
+        await client.update(kinds.CLAIMS, meta.name, claim, meta.namespace, view=_Written)
+    except (Conflict, NotFound):
+        return False
+    return True
 
 
 async def fence(client: Client, key: str, uid: str, base: int) -> bool:
@@ -46,15 +79,13 @@ async def fence(client: Client, key: str, uid: str, base: int) -> bool:
     namespace, _, name = key.partition("/")
     while True:
         try:
-            claim = await client.get(kinds.CLAIMS, name, namespace, view=_ClaimText)
-            if claim.metadata.uid != uid:
-                return False
-            if int(claim.metadata.resource_version) > base:
-                return True
-            claim.metadata.annotations[ANNOTATION] = claim.metadata.resource_version
-            await client.update(kinds.CLAIMS, name, claim, namespace, view=_Written)
-            return True
+            claim = await client.get(kinds.CLAIMS, name, namespace, view=ClaimText)
         except NotFound:
             return False
-        except Conflict:
-            continue  # it has moved by itself; look where it is
+        if claim.metadata.uid != uid:
+            return False
+        if int(claim.metadata.resource_version) > base:
+            return True
+        if await _annotate(client, claim):
+            return True
+        await asyncio.sleep(_PAUSE)

@@ -39,7 +39,7 @@ import msgspec
 
 from dray.client import ApiError, Client, ClientError, Forbidden, Informer, Object, Unauthorized, key_of
 from dray.client import resources as kinds
-from dray.control.guarding.fencing import fence
+from dray.control.guarding.fencing import ClaimText, fence, list_waiting, move_on
 from dray.control.guarding.judging import Flight, Judge, Refused, Write
 from dray.control.guarding.registering import (
     CONFIGURATION,
@@ -255,22 +255,19 @@ class Guard:
 
     async def _secure(self) -> None:
         """Kill what is in flight unknown to us, and see all that has landed."""
-        # Without a resourceVersion a list is at least as new as this moment.
-        listed = await self._client.list(kinds.CLAIMS, view=Claim)
-        waiting = [each for each in listed.items if each.status.allocation is None]
+        waiting = await list_waiting(self._client)
         gate = asyncio.Semaphore(_FENCES_AT_ONCE)
         stuck: list[str] = []
 
-        async def secure(claim: Claim) -> None:
-            meta = claim.metadata
+        async def secure(claim: ClaimText) -> None:
             async with gate:
                 try:
-                    await fence(self._client, key_of(meta), meta.uid, int(meta.resource_version))
+                    await move_on(self._client, claim)
                     self.statistics.fences += 1
                 except ApiError as error:
                     if error.code >= 500:
                         raise
-                    stuck.append(f"{key_of(meta)}: {error}")
+                    stuck.append(str(error))
 
         outcomes = await asyncio.gather(*map(secure, waiting), return_exceptions=True)
         for outcome in outcomes:
