@@ -374,6 +374,24 @@ async def test_an_allocation_past_the_guard_is_noticed(guarded_peer):
         await cluster.until(refused, "the guard has learned of it", 10)
 
 
+async def test_claims_whose_parameters_are_compared_byte_by_byte_can_be_fenced(guarded_peer):
+    async with Cluster(guarded_peer) as cluster:
+        text = (
+            '{"metadata": {"name": "odd", "annotations": {"k": "v"}}, "spec":'
+            ' {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "any"}}], "config":'
+            ' [{"opaque": {"driver": "d.example.com", "parameters": { "b" : 1.0,\n "a" : [ "é", null ] }}}]}}}'
+        )
+        await cluster.client.create(CLAIMS, text.encode(), cluster.namespace)
+        before = await cluster.get_claim("odd")
+        async with guarding(cluster):
+            after = await cluster.get_claim("odd")
+        assert after["metadata"]["annotations"] == {
+            "k": "v",
+            ANNOTATION: before["metadata"]["resourceVersion"],
+        }
+        assert after["spec"] == before["spec"]
+
+
 # --- the command -------------------------------------------------------------------------
 
 

@@ -340,6 +340,10 @@ class Client:
             return None
         return _read_answer(request, response.body, view)
 
+    async def answer(self, request: Request) -> Response:
+        """Send a request of one's own making, with the retries and errors of the verbs."""
+        return await self._answer(request)
+
     async def _answer(self, request: Request) -> Response:
         attempt = 0
         while True:

@@ -182,6 +182,8 @@ class HttpTransport:
         self._renew_token()
         lines = f"{request.method} {self._prefix}{request.target} HTTP/1.1\r\n{self._head}"
         for name, value in request.headers.items():
+            if name in self._lines:  # what a request asks for goes before what is usual
+                lines = lines.replace(f"{name}: {self._lines[name]}\r\n", "")
             lines += f"{name}: {value}\r\n"
         if request.body is not None:
             lines += f"Content-Type: {request.content_type}\r\nContent-Length: {len(request.body)}\r\n"

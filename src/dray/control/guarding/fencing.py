@@ -11,7 +11,8 @@ import asyncio
 
 import msgspec
 
-from dray.client import Client, Conflict, NotFound
+from dray.api.meta import ObjectMeta
+from dray.client import Client, Conflict, Invalid, NotFound, add_to_metadata
 from dray.client import resources as kinds
 from dray.control.guarding.views import Status
 
@@ -69,6 +70,20 @@ async def _annotate(client: Client, claim: ClaimText) -> bool:
     meta.annotations[ANNOTATION] = meta.resource_version
     try:
         await client.update(kinds.CLAIMS, meta.name, claim, meta.namespace, view=_Written)
+    except (Conflict, NotFound):
+        return False
+    except Invalid:
+        # "spec: field is immutable", although it is what we read: see `dray.client.exact`.
+        return await _annotate_exactly(client, meta)
+    return True
+
+
+async def _annotate_exactly(client: Client, meta: _Metadata) -> bool:
+    known = ObjectMeta(
+        name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version
+    )
+    try:
+        await add_to_metadata(client, kinds.CLAIMS, known, annotations={ANNOTATION: meta.resource_version})
     except (Conflict, NotFound):
         return False
     return True
