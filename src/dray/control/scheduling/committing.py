@@ -35,9 +35,11 @@ from dray.client import (
     Client,
     ClientError,
     Conflict,
+    Invalid,
     NotFound,
     ServerFailed,
     TransportError,
+    add_to_metadata,
     key_of,
 )
 from dray.client import resources as kinds
@@ -203,8 +205,14 @@ class Committer:
             if text.metadata.resource_version != revision or text.metadata.uid != claim.metadata.uid:
                 raise CommitFailed(f"claim {key} changed while it was being allocated", is_conflict=True)
             text.metadata.finalizers.append(FINALIZER)
-            written = await self.client.update(kinds.CLAIMS, name, text, namespace, view=_Written)
-            revision = written.metadata.resource_version
+            try:
+                written = await self.client.update(kinds.CLAIMS, name, text, namespace, view=_Written)
+                revision = written.metadata.resource_version
+            except Invalid:
+                # kube-apiserver shows parameters in another spelling than it keeps, and misses that one now.
+                revision = await add_to_metadata(
+                    self.client, kinds.CLAIMS, claim.metadata, finalizers=[FINALIZER]
+                )
         meta = _Metadata(name=name, namespace=namespace, uid=claim.metadata.uid, resource_version=revision)
         await self._write_allocation(meta, claim, allocation, consumer, trail)
         return key
