@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from dray.api.codec import DecodeError, ParseError, decode_body, decode_stored, encode, read
 from dray.api.defaults import apply_defaults
 from dray.api.kinds import KINDS
-from dray.api.reading import drop_empty
+from dray.api.reading import drop_empty, read_with_care
 from dray.api.schema import LIST, MAP, STRUCT, schema_of
+from dray.api.swift_reading import Unusual, reader_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SERVED = [(kind, version) for kind in KINDS for version in kind.versions]
@@ -68,6 +69,20 @@ def test_reading_again_changes_nothing(data, served):
     assert decode_stored(schema, encode(obj)) == obj
     apply_defaults(kind.group, version, kind.kind, obj, NOW)
     assert read(schema, obj) == (obj, []), "defaults left something that is not canonical"
+
+
+@given(st.data(), st.sampled_from(SERVED))
+def test_reading_swiftly_gives_what_reading_with_care_gives_or_nothing(data, served):
+    kind, version = served
+    schema = schema_of(kind.group, version, kind.kind)
+    value = data.draw(values(schema))
+    try:
+        swiftly = reader_of(schema).read(value)
+    except Unusual:
+        return
+    careful, complaints = read_with_care(schema, value, keep_empty=False)
+    assert complaints == []
+    assert encode(swiftly) == encode(careful), "the order of fields counts, too"
 
 
 @given(anything, st.sampled_from(SERVED))

@@ -8,7 +8,8 @@ times come out canonical, raw JSON stays as it was.
 
 Theory of operation: one walk over value and schema side by side. What is merely
 suspicious (unknown and duplicate fields) is collected with its path; what has the
-wrong type ends the walk with a `DecodeError` in Go's words.
+wrong type ends the walk with a `DecodeError` in Go's words. Sound bodies, which are most,
+never come to this walk: `swift_reading` reads them without keeping track of places.
 
 Invariant (tests/unit/api/test_api_codec.py): reading what was read changes nothing.
 """
@@ -24,9 +25,10 @@ from dray.api.parsing import Duplicates, ExactFloat
 from dray.api.quantity import QuantityError, canonical_quantity
 from dray.api.raw_json import RawJson
 from dray.api.schema.types import LIST, MAP, STRUCT, Field, Type
+from dray.api.swift_reading import ZERO, Unusual, reader_of
 from dray.api.times import TimeError, canonical_microtime, canonical_time
 
-__all__ = ["DecodeError", "Json", "drop_empty", "read", "zero_of"]
+__all__ = ["DecodeError", "Json", "drop_empty", "read", "read_with_care", "zero_of"]
 
 Json = Any
 _INT_RANGE: Final = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
@@ -47,6 +49,16 @@ def read(schema: Type, value: Json, *, keep_empty: bool = False) -> tuple[dict[s
     memory: a few rules tell `[]` from nothing. Storing forgets the difference: call
     `drop_empty` when validation is done.
     """
+    if not keep_empty:
+        try:
+            return reader_of(schema).read({} if value is None else value), []
+        except (Unusual, RecursionError):
+            pass  # there is something to say about it
+    return read_with_care(schema, value, keep_empty=keep_empty)
+
+
+def read_with_care(schema: Type, value: Json, *, keep_empty: bool) -> tuple[dict[str, Json], list[str]]:
+    """Do what `read` does, for bodies that are perhaps not sound."""
     reader = _Reader(keep_empty=keep_empty)
     try:
         obj = reader.struct(schema, {} if value is None else value)
@@ -86,19 +98,7 @@ def zero_of(schema: Type) -> Json:
     """Return what Go writes for a value that nobody set."""
     if schema.kind == STRUCT:
         return _Reader().struct(schema, {})
-    return _ZERO.get(schema.kind)
-
-
-_ZERO: Final[dict[str, Json]] = {
-    "string": "",
-    "bool": False,
-    "int32": 0,
-    "int64": 0,
-    "float64": 0,
-    "quantity": "0",
-    "intorstring": 0,
-    "duration": "0s",
-}  # others are null
+    return ZERO.get(schema.kind)
 
 
 class _Known:
