@@ -1,6 +1,7 @@
 """HTTPS in front of the handlers: the only module that knows aiohttp.
 
-It turns bytes into a `Request` and a `Response` into bytes, and keeps a hostile
+A connection begins in the quick lane (`express`), which handles plain requests itself; what
+is not plain comes here, to aiohttp. Both turn bytes into a `Request` and a `Response` into bytes, and keep a hostile
 or broken client from costing more than its connection: bodies stop at the limit
 of kube-apiserver, slow bodies time out, header lines are bounded, and a client
 that stops reading a watch stops that watch only (the store cuts it off).
@@ -13,7 +14,6 @@ import contextlib
 import logging
 import ssl
 from collections.abc import AsyncIterator
-from typing import Protocol
 from urllib.parse import parse_qsl, unquote
 
 from aiohttp import ClientError, ClientSession, ClientWebSocketResponse, WSMsgType, web
@@ -22,6 +22,7 @@ from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
 from dray.server import errors
+from dray.server.express import Express, Handler
 from dray.server.requests import Request, Response, Tunnel
 
 BODY_LIMIT = 3 * 1024 * 1024  # kube-apiserver's MaxRequestBodyBytes
@@ -29,15 +30,9 @@ LINE_LIMIT = 64 * 1024  # a request line carries selectors, which may be long
 FIELD_LIMIT = 64 * 1024  # bearer tokens and Accept headers fit many times
 BODY_TIMEOUT = 60.0  # seconds for a whole body
 IDLE_TIMEOUT = 120.0  # seconds a connection may stay without request
+SHUTDOWN_TIMEOUT = 1.0  # seconds for answers in progress when the server stops
 
 log = logging.getLogger("dray.server")
-
-
-class Handler(Protocol):
-    """Whoever answers requests: ApiServer, or a fake in tests."""
-
-    async def handle(self, request: Request) -> Response:
-        """Answer one request; never raises for what a client sent."""
 
 
 class Front:
@@ -48,12 +43,14 @@ class Front:
         self._address = address
         self._wanted_port = port
         self._tls = tls
-        self._runner: web.ServerRunner | None = None
+        self._connections: set[Express] = set()
+        self._framework: _Server | None = None
+        self._listener: asyncio.Server | None = None
         self.port = 0  # the real one, once started
 
     async def start(self) -> None:
         """Listen; raises OSError when the port is taken."""
-        server = _Server(
+        framework = self._framework = _Server(
             self._serve,
             access_log=None,
             max_line_size=LINE_LIMIT,
@@ -62,25 +59,35 @@ class Front:
             handler_cancellation=True,
             lingering_time=2.0,
         )
-        self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
-        await self._runner.setup()
-        site = web.TCPSite(
-            self._runner,
-            self._address,
-            self._wanted_port,
-            ssl_context=self._tls,
-            backlog=1024,
-            reuse_address=True,
+
+        def connection() -> Express:
+            return Express(
+                self._handler,
+                framework,
+                self._connections,
+                body_limit=BODY_LIMIT,
+                body_timeout=BODY_TIMEOUT,
+                idle_timeout=IDLE_TIMEOUT,
+            )
+
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            connection, self._address, self._wanted_port, ssl=self._tls, backlog=1024, reuse_address=True
         )
-        await site.start()
-        sockets = self._runner.addresses
-        self.port = int(sockets[0][1])
+        self.port = int(self._listener.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Stop listening and drop connections; answers in progress get a second."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        if self._listener is None or self._framework is None:
+            return
+        self._listener.close()
+        answers = [each.task for each in self._connections if each.task is not None]
+        if answers:
+            await asyncio.wait(answers, timeout=SHUTDOWN_TIMEOUT)
+        for each in list(self._connections):
+            each.close()
+        await self._framework.shutdown(SHUTDOWN_TIMEOUT)
+        self._listener = self._framework = None
 
     async def _serve(self, incoming: BaseRequest) -> web.StreamResponse:
         try:
@@ -185,7 +192,7 @@ class _Server(web.Server):
 
 
 async def _read(incoming: BaseRequest) -> Request:
-    path, _, query = incoming.message.path.partition("?")
+    path, _, query = incoming.raw_path.partition("?")
     if path.startswith(("http://", "https://")):
         path = "/" + path.split("/", 3)[-1] if path.count("/") > 2 else "/"
     body = await _read_body(incoming) if incoming.body_exists else b""

@@ -1,0 +1,261 @@
+"""The quick lane: plain requests are answered there, everything else by the framework, nothing twice."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from dray.server import errors
+from dray.server import front as front_module
+from dray.server.express import HEAD_LIMIT, read_head
+from dray.server.front import Front
+from dray.server.requests import Response, json_response
+
+
+class Echo:
+    """Answers with what it was asked, or as the path says."""
+
+    def __init__(self):
+        self.seen = []
+        self.cancelled = []
+        self.lines = asyncio.Queue()
+
+    async def handle(self, request):
+        self.seen.append(request)
+        if request.path == "/slow":
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                self.cancelled.append(request.path)
+                raise
+        if request.path == "/wait":
+            await asyncio.sleep(0.1)
+        if request.path == "/bug":
+            raise KeyError("a bug")
+        if request.path == "/refused":
+            raise errors.bad_request("no")
+        if request.path == "/unchanged":
+            return Response(304, b"", [("ETag", "x")])
+        if request.path == "/watch":
+            return Response(200, self._stream())
+        return json_response(
+            200, {"path": request.path, "body": request.body.decode(), "query": request.query}
+        )
+
+    async def _stream(self):
+        try:
+            while (line := await self.lines.get()) is not None:
+                yield line
+        finally:
+            self.cancelled.append("stream")
+
+
+@contextlib.asynccontextmanager
+async def served():
+    echo = Echo()
+    front = Front(echo, "127.0.0.1", 0, None)
+    await front.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
+    try:
+        async with asyncio.timeout(10):
+            yield echo, front, reader, writer
+    finally:
+        writer.close()
+        await front.stop()
+
+
+def plain(path="/", body=b"", method="GET", *headers):
+    length = (f"Content-Length: {len(body)}",) if body or method != "GET" else ()
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", *length, *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+async def answer(reader):
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    status = int(head.split()[1])
+    headers = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
+    body = b""
+    if "content-length" in headers:
+        body = await reader.readexactly(int(headers["content-length"]))
+    return status, headers, body
+
+
+async def test_requests_that_come_together_are_answered_in_order():
+    async with served() as (echo, _, reader, writer):
+        writer.write(plain("/wait") + plain("/b", b"{}", "POST") + plain("/c?x=1&y=%20"))
+        found = [await answer(reader) for _ in range(3)]
+        assert [status for status, _, _ in found] == [200, 200, 200]
+        assert [each.path for each in echo.seen] == ["/wait", "/b", "/c"]
+        assert echo.seen[1].body == b"{}" and echo.seen[2].query == (("x", "1"), ("y", " "))
+        assert found[0][1]["content-type"] == "application/json" and "date" in found[0][1]
+
+
+async def test_a_body_may_come_in_pieces():
+    async with served() as (echo, _, reader, writer):
+        whole = plain("/p", b"0123456789", "PUT")
+        for piece in (whole[:-7], whole[-7:-3], whole[-3:]):
+            writer.write(piece)
+            await asyncio.sleep(0.02)
+        assert (await answer(reader))[0] == 200
+        assert echo.seen[0].body == b"0123456789"
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"POST /x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+        b"GET /x HTTP/1.1\r\nHost: x\r\nX-Long: " + b"y" * HEAD_LIMIT + b"\r\n\r\n",
+        b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: Keep-Alive, TE\r\n\r\n",
+        b"HEAD /x HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+async def test_what_is_not_plain_is_answered_by_the_framework_and_so_is_what_follows(request_bytes):
+    async with served() as (echo, _, reader, writer):
+        writer.write(plain("/before"))
+        assert (await answer(reader))[0] == 200
+        writer.write(request_bytes)
+        is_head = request_bytes.startswith(b"HEAD")
+        status, headers, _ = (
+            await answer(reader)
+            if not is_head
+            else (200, {"server": "aiohttp"}, await reader.readuntil(b"\r\n\r\n"))
+        )
+        assert status == 200 and "server" in headers  # the framework signs its answers
+        writer.write(plain("/after"))
+        assert (await answer(reader))[0] == 200
+        assert [each.path for each in echo.seen] == ["/before", "/x", "/after"]
+
+
+async def test_a_head_in_two_pieces_is_read_by_the_framework():
+    async with served() as (echo, _, reader, writer):
+        writer.write(b"GET /x HTTP/1.1\r\nHo")
+        await asyncio.sleep(0.02)
+        writer.write(b"st: x\r\n\r\n")
+        assert (await answer(reader))[0] == 200
+        assert [each.path for each in echo.seen] == ["/x"]
+
+
+@pytest.mark.parametrize(
+    "nonsense", [b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\nHost: x\r\n\r\n"]
+)
+async def test_nonsense_is_answered_with_a_status(nonsense):
+    async with served() as (echo, _, reader, writer):
+        writer.write(nonsense + b"\r\n\r\n")
+        status, _, body = await answer(reader)
+        assert status in (400, 405, 505) and b'"Status"' in body
+        assert echo.seen == []
+
+
+@pytest.mark.parametrize(("path", "status"), [("/bug", 500), ("/refused", 400), ("/unchanged", 304)])
+async def test_a_failure_is_one_answer_and_the_connection_lives_on(path, status, caplog):
+    async with served() as (_, _, reader, writer):
+        writer.write(plain(path))
+        found = await answer(reader)
+        assert found[0] == status
+        assert ("content-length" in found[1]) == (status != 304)
+        writer.write(plain("/next"))
+        assert (await answer(reader))[0] == 200
+
+
+async def test_a_stream_ends_with_its_source_and_the_connection_serves_on():
+    async with served() as (echo, _, reader, writer):
+        writer.write(plain("/watch"))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"Transfer-Encoding: chunked" in head
+        for line in (b"one\n", b"two\n", None):
+            echo.lines.put_nowait(line)
+        assert await reader.readuntil(b"0\r\n\r\n") == b"4\r\none\n\r\n4\r\ntwo\n\r\n0\r\n\r\n"
+        writer.write(plain("/next"))
+        assert (await answer(reader))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/slow", "/watch"])
+async def test_when_the_client_goes_the_work_for_it_ends(path):
+    async with served() as (echo, _, reader, writer):
+        writer.write(plain(path))
+        while not echo.seen:
+            await asyncio.sleep(0.01)
+        if path == "/watch":
+            await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        while not echo.cancelled:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_reader_that_stops_reading_holds_up_its_stream_only():
+    async with served() as (echo, front, reader, writer):
+        writer.write(plain("/watch"))
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(200):
+            echo.lines.put_nowait(b"x" * 100_000)
+        await asyncio.sleep(0.2)
+        assert echo.lines.qsize() > 50  # the rest waits at its source, not in memory of the front
+        other_reader, other = await asyncio.open_connection("127.0.0.1", front.port)
+        other.write(plain("/other"))
+        assert (await answer(other_reader))[0] == 200
+        other.close()
+
+
+async def test_a_body_that_does_not_come_is_given_up(monkeypatch):
+    monkeypatch.setattr(front_module, "BODY_TIMEOUT", 0.1)
+    async with served() as (echo, _, reader, writer):
+        writer.write(plain("/p", b"0123456789", "PUT")[:-4])
+        status, headers, body = await answer(reader)
+        assert status == 400 and b"did not arrive in time" in body and headers["connection"] == "close"
+        assert await reader.read() == b""
+        assert echo.seen == []
+
+
+async def test_a_body_over_the_limit_is_refused(monkeypatch):
+    monkeypatch.setattr(front_module, "BODY_LIMIT", 100)
+    async with served() as (echo, _, reader, writer):
+        writer.write(plain("/p", b"x" * 101, "PUT"))
+        assert (await answer(reader))[0] == 413
+        assert echo.seen == []
+
+
+async def test_idle_connections_are_closed(monkeypatch):
+    monkeypatch.setattr(front_module, "IDLE_TIMEOUT", 0.2)
+    async with served() as (_, _, reader, writer):
+        writer.write(plain("/x"))
+        assert (await answer(reader))[0] == 200
+        assert await reader.read() == b""
+
+
+async def test_whoever_asks_to_close_is_served_and_left():
+    async with served() as (_, _, reader, writer):
+        writer.write(plain("/x", b"", "GET", "Connection: close"))
+        status, headers, _ = await answer(reader)
+        assert status == 200 and headers["connection"] == "close"
+        assert await reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"get / HTTP/1.1\r\nHost: x",
+        b"GET  / HTTP/1.1\r\nHost: x",
+        b"GET http://x/ HTTP/1.1\r\nHost: x",
+        b"GET / HTTP/1.0\r\nHost: x",
+        b"GET / HTTP/1.1",
+        b"GET / HTTP/1.1\r\nHost: x\r\n folded: y",
+        b"GET / HTTP/1.1\r\nHost: x\r\nBad Name: y",
+        b"GET / HTTP/1.1\r\nHost: x\r\nName: a\nb",
+        b"GET / HTTP/1.1\r\nHost: x\r\nName: a\x00b",
+        b"GET / HTTP/1.1\r\nHost: x\r\nName: \xc3\xa9",
+        b"GET / HTTP/1.1\r\nHost: x\r\nHost: y",
+        b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 1",
+        b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: -1",
+        b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 1e3",
+        b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked",
+        b"GET / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue",
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket",
+    ],
+)
+def test_heads_that_are_not_plain_are_not_read(head):
+    assert read_head(head) is None
+
+
+def test_repeated_headers_are_joined_and_names_are_lower_case():
+    head = read_head(b"GET /a HTTP/1.1\r\nHost: x\r\nAccept: a\r\nACCEPT:b \r\nConnection: Close")
+    assert head.headers == {"host": "x", "accept": "a, b", "connection": "Close"} and head.is_last
