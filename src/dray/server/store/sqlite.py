@@ -30,6 +30,7 @@ import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from dray.server.store.contract import (
@@ -46,6 +47,7 @@ FILE_NAME = "store.db"
 LOCK_NAME = "lock"
 FORMAT = 1
 LARGEST_BATCH = 2_000
+SMALL_BATCH = 64  # rows that are written with one statement
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -226,6 +228,12 @@ class SqliteStore(MemoryStore):
                 value = record.value if record is not None else None
                 created = record.created if record is not None else 0
                 rows.append((event.revision, event.key, created, zlib.crc32(value or b""), value))
+        if len(rows) == len(batch) <= SMALL_BATCH:
+            # One statement is a transaction of its own. Each call gives the interpreter away and has to
+            # get it back from a busy event loop, so one call instead of three is three times sooner.
+            values = [each for row in rows for each in row]
+            self._database.execute(_insert(len(rows)), values)
+            return
         self._database.execute("BEGIN IMMEDIATE")
         if rows:
             self._database.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?)", rows)
@@ -307,6 +315,12 @@ class SqliteStore(MemoryStore):
 
     def _set_about(self, name: str, value: int) -> None:
         self._database.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, value))
+
+
+@lru_cache(maxsize=SMALL_BATCH)
+def _insert(n_rows: int) -> str:
+    places = ", ".join(["(?, ?, ?, ?, ?)"] * n_rows)
+    return f"INSERT INTO log VALUES {places}"  # noqa: S608  (nothing but question marks)
 
 
 def _lock_directory(directory: Path) -> int:
