@@ -40,6 +40,7 @@ class Outcome:
     steady: float = 0.0  # pods/s without beginning and end
     p50: float = 0.0  # seconds from POST to bound
     p99: float = 0.0
+    first: float = 0.0  # seconds until the first pod was bound
     cpu_ms: dict[str, float] = field(default_factory=dict)  # part -> CPU milliseconds per bound pod
     megabytes: dict[str, float] = field(default_factory=dict)  # part -> most that it had resident
     ready: float = 0.0  # seconds from the start of the scheduler until it had bound its first pod
@@ -82,6 +83,7 @@ def _note(outcome: Outcome, drive: driving.Drive, before: _Used, after: _Used) -
     speed = driving.rates(drive)
     outcome.bound, outcome.seconds = len(drive.bound), drive.end - drive.begin
     outcome.pods_per_second, outcome.steady, outcome.p50, outcome.p99 = speed
+    outcome.first = min(drive.bound.values()) - drive.begin
     used = {part: after.parts[part] - before.parts[part] for part in after.parts}
     outcome.cpu_ms = {part: seconds * 1000 / outcome.bound for part, seconds in used.items()}
     others = after.machine - before.machine - sum(used.values())

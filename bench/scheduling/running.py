@@ -89,7 +89,7 @@ def _line(outcome: Outcome) -> str:
         return f"{head}failed: {outcome.error}"
     text = (
         f"{head}{outcome.pods_per_second:.0f} pods/s, {outcome.cpu_ms['scheduler']:.2f} ms of CPU a pod,"
-        f" p99 {outcome.p99:.2f} s, others {outcome.other_load:.0%}, {len(outcome.problems)} problems"
+        f" first {outcome.first:.2f} s, p99 {outcome.p99:.2f} s, others {outcome.other_load:.0%}, {len(outcome.problems)} problems"
     )
     if outcome.unexplained:
         text += f", {outcome.unexplained} impossible pods without a condition"
