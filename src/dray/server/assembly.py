@@ -200,8 +200,11 @@ class Cluster:
             kind = self.catalogue.stored(group, resource)
             if kind is None:
                 return
-            old = None if event.previous is None else self.objects.decoded_past(kind, event.previous)
-            new = None if event.record is None else self.objects.decoded(kind, event.record)
+            old = new = None
+            if event.record is not None:
+                new = self.objects.decoded(kind, event.record)
+            elif event.previous is not None:
+                old = self.objects.decoded_past(kind, event.previous)
             authorizer.observe(group, resource, old, new)
             admission.observe(group, resource, old, new)
 

@@ -80,7 +80,7 @@ class Authenticator:
     service_accounts: TokenVerifier | None = None
     anonymous: bool = True
     _static_by_digest: dict[bytes, tuple[str, User]] = field(default_factory=dict, init=False)
-    _identities: dict[bytes, Identity] = field(default_factory=dict, init=False)
+    _identities: dict[bytes, tuple[Identity, User]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._static_by_digest = {
@@ -124,20 +124,22 @@ class Authenticator:
         return _authenticated(user), matched
 
     def _by_certificate(self, der: bytes) -> User | None:
-        identity = self._identities.get(der)
-        if identity is None:
+        known = self._identities.get(der)
+        if known is None:
             try:
                 identity = identity_of(der)
             except ValueError:
                 return None
             if len(self._identities) >= CACHED_CERTIFICATES:
                 self._identities.clear()
-            self._identities[der] = identity
+            credential = {CREDENTIAL_ID: (f"X509SHA256={identity.fingerprint}",)}
+            user = _authenticated(User(identity.name, identity.uid, identity.groups, credential))
+            known = self._identities[der] = (identity, user)
+        identity, user = known
         # A connection may outlive the certificate that opened it.
         if not identity.name or not identity.not_before <= self.now() <= identity.not_after:
             return None
-        credential = {CREDENTIAL_ID: (f"X509SHA256={identity.fingerprint}",)}
-        return _authenticated(User(identity.name, identity.uid, identity.groups, credential))
+        return user
 
 
 def _authenticated(user: User) -> User:

@@ -116,7 +116,7 @@ class Authorizer:
             raise refusal(attributes, decision.reason)
 
     def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
-        """Follow a committed write: `old` is None for a creation, `new` for a deletion."""
+        """Follow a committed write: `new` is what was written, or None and `old` is what was deleted."""
         if group == GROUP:
             self._roles = None
             self._answers.clear()

@@ -43,7 +43,7 @@ class Plugin(Protocol):
         """Raise the error that protects an object from deletion."""
 
     def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
-        """Follow a committed write."""
+        """Follow a committed write: `new` is what was written, or None and `old` is what was deleted."""
 
 
 @dataclass(slots=True)
