@@ -92,7 +92,7 @@ def allocation(cluster, *devices, pool, **more):
     return {"devices": {"results": results}}
 
 
-async def give(cluster, claim, given, *, resource=kinds.CLAIMS, **query):
+async def give(cluster, claim, given, *, resource=kinds.CLAIMS, client=None, **query):
     """PUT an allocation into a claim as it was read."""
     meta = claim["metadata"]
     kept = {key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion")}
@@ -103,7 +103,7 @@ async def give(cluster, claim, given, *, resource=kinds.CLAIMS, **query):
         "spec": claim["spec"],
         "status": {"allocation": given} if given else {},
     }
-    return await cluster.client.update(
+    return await (client or cluster.client).update(
         resource, meta["name"], body, cluster.namespace, subresource="status", **query
     )
 

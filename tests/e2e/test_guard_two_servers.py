@@ -1,0 +1,91 @@
+"""Two kube-apiservers on one etcd: each has a cache of its own, and the guard judges for both."""
+
+import asyncio
+import contextlib
+import random
+from pathlib import Path
+
+import peers
+import pytest
+from clusters import Cluster
+from guards import Watcher, allocation, give, guarding, metrics_of
+
+from dray.client import Client, Conflict, NotFound
+from dray.client.resources import CLAIMS
+
+pytestmark = pytest.mark.kubernetes
+
+
+@pytest.fixture(scope="module")
+def two_servers():
+    """The usual peer, and the kubeconfig of a second API server that shares its etcd."""
+    with peers.kubernetes(controllers="") as peer:
+        [first] = [process for name, process in peer.processes._running if name == "apiserver"]
+        port, folder = peers.free_port(), peer.processes.folder
+        changed = {"--secure-port": str(port), "--cert-dir": str(folder / "certs-2")}
+        command = [
+            f"{key}={changed[key]}" if (key := part.split("=")[0]) in changed else part for part in first.args
+        ]
+        peer.processes.start("apiserver-2", *command)
+        peers._until_ready(f"https://127.0.0.1:{port}/readyz", peer.processes)
+        kubeconfig = Path(folder / "kubeconfig-2")
+        kubeconfig.write_text(peers.KUBECONFIG % port)
+        yield peer, kubeconfig
+
+
+async def _race(cluster, clients, device, node, number, chance):
+    """Give a device to two claims, each by way of another server, in the ways that writers have."""
+    claims = [
+        await cluster.claim(f"c{number}-{side}", {"name": "r", "deviceClassName": "any"}) for side in "ab"
+    ]
+    given = allocation(cluster, device, pool=node)
+
+    async def write(client, claim):
+        name = claim["metadata"]["name"]
+        await asyncio.sleep(chance.uniform(0, 0.003))
+        if chance.random() < 0.5:
+            body = {"status": {"allocation": given}}
+            return await client.patch(CLAIMS, name, body, cluster.namespace, subresource="status")
+        return await give(cluster, claim, given, client=client)
+
+    async def disturb(client, claim):
+        """Change the claim meanwhile, so that the server that writes has an old one in its cache."""
+        body = {"metadata": {"labels": {"turn": str(chance.random())[2:9]}}}
+        await client.patch(CLAIMS, claim["metadata"]["name"], body, cluster.namespace)
+
+    work = [write(client, claim) for client, claim in zip(clients, claims, strict=True)]
+    work += [disturb(client, claim) for client, claim in zip(reversed(clients), claims, strict=True)]
+    answers = (await asyncio.gather(*work, return_exceptions=True))[:2]
+    for answer in answers:
+        assert isinstance(answer, (dict, Conflict)), answer
+    for claim in claims:
+        with contextlib.suppress(NotFound):
+            name = claim["metadata"]["name"]
+            patch = {"status": {"allocation": None}}
+            await cluster.client.patch(CLAIMS, name, patch, cluster.namespace, subresource="status")
+            await cluster.client.delete(CLAIMS, name, cluster.namespace)
+    return sum(isinstance(answer, dict) for answer in answers)
+
+
+async def test_two_api_servers_cannot_give_one_device_twice(two_servers):
+    peer, second = two_servers
+    chance = random.Random(4)
+    async with Cluster(peer) as cluster, Client.connect(second) as other, guarding(cluster) as guard:
+        node = await cluster.node("a")
+        await cluster.devices(node, *(f"g{index}" for index in range(8)))
+        # The second server follows the configuration a moment later than the first.
+        await asyncio.sleep(1.0)
+
+        async def sequence(index):
+            return [
+                await _race(cluster, [cluster.client, other], f"g{index}", node, index * 100 + turn, chance)
+                for turn in range(25)
+            ]
+
+        async with Watcher(cluster) as watcher:
+            winners = [each for turns in await asyncio.gather(*map(sequence, range(8))) for each in turns]
+        numbers = await metrics_of(guard)
+        assert watcher.problems == []
+        assert set(winners) <= {0, 1}
+        assert winners.count(1) > 100
+        assert numbers["dray_guard_unguarded_total"] == 0
