@@ -40,6 +40,7 @@ __all__ = [
     "decode_list",
     "decode_stored",
     "encode",
+    "may_hold_raw",
     "open_raw",
     "parse_body",
     "read",
@@ -206,10 +207,46 @@ def _replace_leaves(value: Json, replace: Any) -> Json:
 # --- shadows ------------------------------------------------------------------
 
 
+def may_hold_raw(schema: Type, obj: dict[str, Json]) -> bool:
+    """Tell whether an object may hold raw JSON; most claims do not."""
+    for way in _ways_to_raw(schema):
+        value: Any = obj
+        for name in way:
+            value = value.get(name) if isinstance(value, dict) else None
+            if value is None:
+                break
+        else:
+            return True
+    return False
+
+
+@cache
+def _ways_to_raw(schema: Type) -> tuple[tuple[str, ...], ...]:
+    """Return the members on the way to raw JSON, as far as they are plain structs."""
+    ways: list[tuple[str, ...]] = []
+    for field in schema.fields.values():
+        kind = field.type
+        if kind.kind == STRUCT:
+            ways += [(field.name, *rest) for rest in _ways_to_raw(kind)]
+        elif _holds_raw(kind, ()):
+            ways.append((field.name,))
+    return tuple(ways)
+
+
+def _holds_raw(kind: Type, inside: tuple[Type, ...]) -> bool:
+    while kind.element is not None:
+        kind = kind.element
+    if kind.kind != STRUCT:
+        return kind.kind == "raw"
+    return kind not in inside and any(
+        _holds_raw(field.type, (*inside, kind)) for field in kind.fields.values()
+    )
+
+
 def _with_raw(schema: Type, value: Json, data: bytes) -> Json:
     """Wrap the raw fields of a parsed value, in place, as they stand in the data."""
     shadow_type = _shadow_of(schema)
-    if shadow_type is None or not isinstance(value, dict):
+    if shadow_type is None or not isinstance(value, dict) or not may_hold_raw(schema, value):
         return value
     try:
         shadow = msgspec.json.decode(data, type=shadow_type)

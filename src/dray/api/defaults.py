@@ -36,7 +36,9 @@ _MILLI: Final = 10**6
 
 def apply_defaults(group: str, version: str, kind: str, obj: Json, now: datetime) -> None:
     """Fill in the defaults of an object, in place."""
-    _walk(schema_of(group, version, kind), obj, format_time(now))
+    schema = schema_of(group, version, kind)
+    if _has_defaults(schema):
+        _walk(schema, obj, format_time(now))
 
 
 def _defaults_of(file: str, *names: str) -> Callable[[Defaulter], Defaulter]:
@@ -51,31 +53,49 @@ def _defaults_of(file: str, *names: str) -> Callable[[Defaulter], Defaulter]:
 # --- the walk -----------------------------------------------------------------
 
 
+class _Plan:
+    """What to do about the values of one type, found out once."""
+
+    __slots__ = ("defaulter", "element", "is_list", "members", "stated")
+
+    def __init__(self, schema: Type) -> None:
+        self.is_list = schema.kind == LIST
+        self.element = schema.element if schema.kind in (LIST, MAP) else None
+        self.defaulter = _DEFAULTERS.get((schema.group, schema.name)) if schema.kind == STRUCT else None
+        self.stated = _stated(schema)
+        # Structs may contain themselves, so the plans of members are found on the way.
+        self.members = tuple(
+            (field.name, None if _is_resource_list(schema, field.type) else field.type)
+            for field in schema.fields.values()
+            if _is_resource_list(schema, field.type) or _has_defaults(field.type)
+        )
+
+
+_plan_of: Callable[[Type], _Plan] = cache(_Plan)
+
+
 def _walk(schema: Type, value: Any, now: str) -> None:
-    if value is None or not _has_defaults(schema):
+    """Fill in the defaults of a value whose type has some."""
+    plan = _plan_of(schema)
+    element = plan.element
+    if element is not None:
+        for item in value if plan.is_list else value.values():
+            if item is not None:
+                _walk(element, item, now)
         return
-    if schema.kind == LIST:
-        assert schema.element is not None
-        for item in value:
-            _walk(schema.element, item, now)
-    elif schema.kind == MAP:
-        assert schema.element is not None
-        for item in value.values():
-            _walk(schema.element, item, now)
-    elif schema.kind == STRUCT:
-        defaulter = _DEFAULTERS.get((schema.group, schema.name))
-        if defaulter is not None:
-            defaulter(value, now)
-        for name, default, pointer in _stated(schema):
-            # Behind a pointer zero is a value of its own; validation will judge it.
-            if value.get(name) is None or not (pointer or value[name]):
-                value[name] = default
-        for name, member in _members_with_defaults(schema):
-            if value.get(name) is not None:
-                if _is_resource_list(schema, member):
-                    _round_to_milli(value[name])
-                else:
-                    _walk(member, value[name], now)
+    if plan.defaulter is not None:
+        plan.defaulter(value, now)
+    for name, default, pointer in plan.stated:
+        # Behind a pointer zero is a value of its own; validation will judge it.
+        if value.get(name) is None or not (pointer or value[name]):
+            value[name] = default
+    for name, member in plan.members:
+        found = value.get(name)
+        if found is not None:
+            if member is None:
+                _round_to_milli(found)
+            else:
+                _walk(member, found, now)
 
 
 def _is_resource_list(owner: Type, member: Type) -> bool:
@@ -85,15 +105,6 @@ def _is_resource_list(owner: Type, member: Type) -> bool:
         and member.kind == MAP
         and member.element is not None
         and member.element.kind == "quantity"
-    )
-
-
-@cache
-def _members_with_defaults(schema: Type) -> tuple[tuple[str, Type], ...]:
-    return tuple(
-        (field.name, field.type)
-        for field in schema.fields.values()
-        if _is_resource_list(schema, field.type) or _has_defaults(field.type)
     )
 
 

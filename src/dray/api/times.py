@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Final
 
 __all__ = [
@@ -39,8 +40,13 @@ def parse_time(text: str) -> datetime:
 
 def format_time(moment: datetime) -> str:
     """Write a time with seconds."""
+    return _second_text(moment.replace(microsecond=0))
+
+
+@lru_cache(maxsize=16)  # many objects are written within one second
+def _second_text(moment: datetime) -> str:
     # strftime does not pad years below 1000 on every platform, isoformat does.
-    return moment.astimezone(UTC).replace(microsecond=0, tzinfo=None).isoformat() + "Z"
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
 def format_microtime(moment: datetime) -> str:

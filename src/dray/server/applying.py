@@ -7,7 +7,7 @@ like any update, or create where nothing is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,7 @@ class FieldBooks:
 
     versions: Versions
     world: World
+    _known: dict[tuple[str, str, str, str], Ownership] = field(default_factory=dict)
 
     def track(self, call: Call, new: Object, old: Object | None) -> None:
         """Record in `new` (storage version) who wrote what."""
@@ -71,14 +72,24 @@ class FieldBooks:
     def rules(self, call: Call) -> Ownership:
         """Return the rules of apply for the kind and version of a request."""
         kind, version = call.route.kind, call.route.version
+        key = (kind.group, kind.plural, version, call.route.subresource)
+        rules = self._known.get(key)
+        if rules is None:
+            rules = self._rules(kind, version, call.route.subresource)
+            # Custom kinds change with their definitions.
+            if self.versions.schema(kind, version) is not None:
+                self._known[key] = rules
+        return rules
+
+    def _rules(self, kind: Kind, version: str, subresource: str) -> Ownership:
         return Ownership(
             schema=self.versions.apply_schema(kind, version),
             api_version=kind.api_version(version),
             empty=self.versions.blank(kind, version),
             in_version=partial(self._in_version, kind, version),
             schema_in=partial(self._schema_in, kind),
-            ignored=reset_fields(kind, call.route.subresource),
-            subresource=call.route.subresource,
+            ignored=reset_fields(kind, subresource),
+            subresource=subresource,
         )
 
     def _in_version(self, kind: Kind, own: str, obj: Object, api_version: str) -> Object | None:
@@ -188,7 +199,10 @@ class Applier:
             new: Object = copy_json(old)
         else:
             quiet = Call(call.request, call.route, call.user)
-            new = self._handlers.read(quiet, versions.schema(kind, version), copy_json(merged), "Ignore")
+            schema = versions.schema(kind, version)
+            # Reading by a schema copies; a custom kind is read in place.
+            document = merged if schema is not None else copy_json(merged)
+            new = self._handlers.read(quiet, schema, document, "Ignore")
             self._handlers.check_target(call, new)
             drop_duplicate_owners(call, new)
             new = versions.incoming(kind, new, version, world.now())

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from dray.api.times import format_time
 from dray.server.requests import Request
 from dray.server.routing import Route
 from dray.server.tokens import User
@@ -51,7 +52,7 @@ class World:
 
     def timestamp(self) -> str:
         """Return the present as metadata writes it."""
-        return self.now().astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return format_time(self.now())
 
     def generated_name(self, prefix: str) -> str:
         """Return a fresh name that starts with a prefix and fits into 63 letters."""

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from dray.api.kinds import Kind
 from dray.server import errors, pods
 from dray.server.calls import Call, World
-from dray.server.objects import Objects, copy_json, key_of, storage_of
+from dray.server.objects import Objects, key_of, storage_of
 from dray.server.options import DeleteOptions
 from dray.server.reader import Object
 from dray.server.store import Record, WriteConflict
@@ -55,8 +55,9 @@ class Deleter:
         self, kind: Kind, old: Object, record: Record, options: DeleteOptions
     ) -> tuple[Object, bool]:
         strategy = strategy_of(kind)
-        new = copy_json(old)
-        metadata = new["metadata"]
+        # Deletion touches nothing below metadata; all else is shared with the old object.
+        metadata = dict(old["metadata"])
+        new: Object = {**old, "metadata": metadata}
         graceful = False
         if strategy.graceful:
             pending, graceful = self._begin_grace(new, options)
@@ -86,9 +87,9 @@ class Deleter:
         self, kind: Kind, old: Object, record: Record, options: DeleteOptions
     ) -> tuple[Object, bool]:
         if not old["metadata"].get("deletionTimestamp"):
-            new = copy_json(old)
+            new: Object = {**old, "metadata": dict(old["metadata"])}
             new["metadata"]["deletionTimestamp"] = self.world.timestamp()
-            new["status"] = {**(new.get("status") or {}), "phase": "Terminating"}
+            new["status"] = {**(old.get("status") or {}), "phase": "Terminating"}
             finalizers = finalizers_after(old, strategy_of(kind), options)
             if finalizers:
                 new["metadata"]["finalizers"] = finalizers

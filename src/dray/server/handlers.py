@@ -17,7 +17,7 @@ from dray.server.calls import Call, World
 from dray.server.deleting import Deleter
 from dray.server.encoding import encode, encode_yaml
 from dray.server.negotiation import JSON_TYPE, YAML_TYPE, Representation, negotiate
-from dray.server.objects import Objects, copy_json, key_of
+from dray.server.objects import Objects, key_of
 from dray.server.options import DeleteOptions, delete_options, list_options, write_options
 from dray.server.reader import Object
 from dray.server.reading import ListReader, parse_version
@@ -107,15 +107,24 @@ class Handlers:
         """Replace an object (or its status) with the one in the body."""
         representation = negotiate(call.request.header("accept"))
         options = write_options(call.request, "UpdateOptions")
-        new = self.incoming(call, self.body(call), options.field_validation)
+        body = self.body(call)
+        first = self._replacement(call, body, options.field_validation)
+        uid = first["metadata"].get("uid") or ""
+        unused = [first]
+
+        def transform(old: Object | None) -> Object:
+            # The writer changes what it gets. Who loses a race gets the body read again.
+            return unused.pop() if unused else self._replacement(call, body, options.field_validation)
+
+        stored, created = await self.writer.update(call, transform, dry_run=options.dry_run, uid=uid)
+        return self.show(call, stored, 201 if created else 200, representation, dry_run=options.dry_run)
+
+    def _replacement(self, call: Call, body: Any, validation: str) -> Object:
+        new = self.incoming(call, body, validation)
         self._check_name(call, new)
         self._check_namespace(call, new)
         drop_duplicate_owners(call, new)
-        uid = new["metadata"].get("uid") or ""
-        stored, created = await self.writer.update(
-            call, lambda old: copy_json(new), dry_run=options.dry_run, uid=uid
-        )
-        return self.show(call, stored, 201 if created else 200, representation, dry_run=options.dry_run)
+        return new
 
     async def delete(self, call: Call) -> Response:
         """Delete one object."""

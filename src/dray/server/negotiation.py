@@ -8,6 +8,7 @@ well gets JSON, one that insists gets 406.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dray.server import errors
 
@@ -37,6 +38,7 @@ class Representation:
 PLAIN = Representation()
 
 
+@lru_cache(maxsize=256)  # clients send few different headers
 def negotiate(
     accept: str, *, kinds: tuple[str, ...] = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 ) -> Representation:
@@ -74,6 +76,7 @@ def _clauses(accept: str) -> list[tuple[str, dict[str, str]]]:
     return [(media_type, parameters) for _, _, media_type, parameters in sorted(clauses, key=lambda c: c[:2])]
 
 
+@lru_cache(maxsize=256)
 def body_type(content_type: str) -> str:
     """Return the media type of a request body; nothing said means JSON; raises 415."""
     media_type = content_type.partition(";")[0].strip().lower()

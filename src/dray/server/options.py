@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from dray.api.validation.fields import (
@@ -126,6 +127,14 @@ def write_options(
     request: Request, kind: str, *, is_patch: bool = False, is_apply: bool = False
 ) -> WriteOptions:
     """Read and check the options of create, update (`kind` names them) and patch."""
+    return _write_options(request.query, kind, is_patch, is_apply)
+
+
+@lru_cache(maxsize=1024)  # a client asks with the same few queries again and again
+def _write_options(
+    query: tuple[tuple[str, str], ...], kind: str, is_patch: bool, is_apply: bool
+) -> WriteOptions:
+    request = Request("", "", query)
     manager = request.first("fieldManager")
     validation = request.first("fieldValidation")
     dry_run = request.all("dryRun")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from dray.api.codec import may_hold_raw
 from dray.api.kinds import Kind, split_api_version
 from dray.api.parsing import Duplicates, ParseError, parse_json
 from dray.api.raw_json import RawJson
@@ -25,7 +26,6 @@ from dray.server.calls import Call
 from dray.server.encoding import reread
 from dray.server.handlers import Handlers, drop_duplicate_owners
 from dray.server.negotiation import negotiate
-from dray.server.objects import copy_json
 from dray.server.options import WriteOptions, write_options
 from dray.server.patches import (
     MOST_OPERATIONS,
@@ -145,7 +145,9 @@ class Patcher:
                 return apply_json_patch(shown, patch)
             if media_type == MERGE_PATCH:
                 return apply_merge_patch(shown, patch)
-            return apply_strategic_patch(_rebuilt(shown), copy_json(patch), schema)
+            if schema is None or may_hold_raw(schema, shown):
+                shown = _rebuilt(shown)
+            return apply_strategic_patch(shown, patch, schema)
         except PatchError:
             raise errors.ApiError(422, "Invalid", _GENERIC, {}) from None
         except PatchMalformed as problem:

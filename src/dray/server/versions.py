@@ -11,12 +11,12 @@ from datetime import datetime
 from functools import cache
 from typing import Any, Protocol
 
-from dray.api.codec import compact_raw
+from dray.api.codec import compact_raw, may_hold_raw
 from dray.api.conversion import convert, convert_event
 from dray.api.defaults import apply_defaults
 from dray.api.kinds import Kind
 from dray.api.reading import drop_empty, zero_of
-from dray.api.schema import STRUCT, SchemaError, Type, schema_of
+from dray.api.schema import SchemaError, Type, schema_of
 from dray.server.calls import Call
 from dray.server.reader import Object
 from dray.server.workloads import with_encoded_strings, with_template_generation
@@ -44,40 +44,6 @@ def built_in_schema(group: str, version: str, kind: str) -> Type | None:
 def _blank(schema: Type) -> Object:
     obj: Object = zero_of(schema)
     return obj
-
-
-@cache
-def _ways_to_raw(schema: Type) -> tuple[tuple[str, ...], ...]:
-    """Return the members on the way to raw JSON, as far as they are plain structs."""
-    ways: list[tuple[str, ...]] = []
-    for field in schema.fields.values():
-        kind = field.type
-        if kind.kind == STRUCT:
-            ways += [(field.name, *rest) for rest in _ways_to_raw(kind)]
-        elif _holds_raw(kind, ()):
-            ways.append((field.name,))
-    return tuple(ways)
-
-
-def _holds_raw(kind: Type, inside: tuple[Type, ...]) -> bool:
-    while kind.element is not None:
-        kind = kind.element
-    if kind.kind != STRUCT:
-        return kind.kind == "raw"
-    return kind not in inside and any(
-        _holds_raw(field.type, (*inside, kind)) for field in kind.fields.values()
-    )
-
-
-def may_hold_raw(schema: Type, obj: Object) -> bool:
-    """Tell whether an object may hold raw JSON; most claims do not."""
-    for way in _ways_to_raw(schema):
-        value: Any = obj
-        for name in way:
-            value = value.get(name) if isinstance(value, dict) else None
-        if value:
-            return True
-    return False
 
 
 def stored_schema(kind: Kind) -> Type | None:

@@ -187,13 +187,16 @@ class Ownership:
 
     def _compared(self, old: Object, new: Object, api_version: str) -> Comparison | None:
         """Compare two objects in another version; None when that version is not served."""
+        skipped = frozenset(step[2:] for step, node in self.ignored.items() if not node)
         if api_version == self.api_version:
-            result = compare(old, new, self.schema)
+            result = compare(old, new, self.schema, skipped)
         else:
             before, after = self.in_version(old, api_version), self.in_version(new, api_version)
             if before is None or after is None:
                 return None
-            result = compare(before, after, self.schema_in(api_version))
+            result = compare(before, after, self.schema_in(api_version), skipped)
+        if len(skipped) == len(self.ignored):
+            return result
         result.removed = without(result.removed, self.ignored)
         result.modified = without(result.modified, self.ignored)
         result.added = without(result.added, self.ignored)
@@ -203,9 +206,12 @@ class Ownership:
         self, old: Object, new: Object, book: Book, own: Key | None, *, force: bool
     ) -> tuple[Book, Comparison]:
         """Take from the other managers what a change takes; raises FieldConflicts unless forced."""
-        comparisons: dict[str, Comparison | None] = {}
-        mine = comparisons[self.api_version] = self._compared(old, new, self.api_version)
+        mine = self._compared(old, new, self.api_version)
         assert mine is not None
+        # By version: the differences, and what of them is written.
+        comparisons: dict[str, tuple[Comparison | None, Fields]] = {
+            self.api_version: (mine, union(mine.modified, mine.added))
+        }
         settled: Book = {}
         conflicts: list[tuple[str, str]] = []
         for key, entry in book.items():
@@ -213,15 +219,19 @@ class Ownership:
                 settled[key] = entry
                 continue
             if entry.api_version not in comparisons:
-                comparisons[entry.api_version] = self._compared(old, new, entry.api_version)
-            comparison = comparisons[entry.api_version]
+                found = self._compared(old, new, entry.api_version)
+                written = union(found.modified, found.added) if found is not None else {}
+                comparisons[entry.api_version] = (found, written)
+            comparison, written = comparisons[entry.api_version]
             if comparison is None:
                 continue
-            taken = intersection(entry.fields, union(comparison.modified, comparison.added))
+            taken = intersection(entry.fields, written)
             if taken and not force:
                 who = _described(key, entry)
                 conflicts += [(who, path_text(path)) for path in sorted(paths(taken))]
-            left = difference(difference(entry.fields, taken), comparison.removed)
+            left = difference(entry.fields, taken) if taken else entry.fields
+            if comparison.removed:
+                left = difference(left, comparison.removed)
             if left:
                 settled[key] = entry.changed(left)
         if conflicts:

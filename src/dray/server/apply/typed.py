@@ -33,11 +33,10 @@ class Comparison:
 def _is_leaf(schema: Type | None, *values: Any) -> bool:
     if schema is None:
         return not any(isinstance(value, dict) for value in values)
-    if schema.kind == LIST:
-        return schema.list_type not in ("map", "set")
-    if schema.kind in (STRUCT, MAP):
+    kind = schema.kind
+    if kind in (STRUCT, MAP):
         return schema.is_atomic
-    return True
+    return kind != LIST or schema.list_type not in ("map", "set")
 
 
 def _member_type(schema: Type | None, name: str) -> Type | None:
@@ -110,10 +109,15 @@ def _collect(value: Any, schema: Type | None, path: Path, result: Fields) -> Non
 # --- differences ---------------------------------------------------------------
 
 
-def compare(old: Any, new: Any, schema: Type | None) -> Comparison:
-    """Return how the new value differs from the old one; both are whole objects."""
+def compare(old: Any, new: Any, schema: Type | None, ignored: frozenset[str] = frozenset()) -> Comparison:
+    """Return how the new value differs from the old one; both are whole objects.
+
+    Members whose differences nobody wants to know are `ignored`.
+    """
     comparison = Comparison()
     for name in {**old, **new}:
+        if name in ignored:
+            continue
         before, after = old.get(name, ABSENT), new.get(name, ABSENT)
         member = _member_type(schema, name)
         if name == "spec" and member is not None:
@@ -164,39 +168,58 @@ def _compare_members(old: Any, new: Any, schema: Type | None, out: Comparison) -
 
 def _compare(old: Any, new: Any, schema: Type | None, step: str, out: Comparison) -> None:
     """Book the differences of one member below its parent's sets."""
-    if old is new or (old is not ABSENT and new is not ABSENT and _same(old, new)):
+    if old is new:
         return
-    before, after = _content(old), _content(new)
-    if _is_leaf(schema, before, after) or (not before and not after and _is_container(schema, before, after)):
-        target = out.added if old is ABSENT else out.removed if new is ABSENT else out.modified
-        target[step] = {}
+    if old is ABSENT:
+        out.added[step] = _everything(new, schema)
+        return
+    if new is ABSENT:
+        out.removed[step] = _everything(old, schema)
+        return
+    if _same(old, new):
+        return
+    if _is_leaf(schema, old, new) or (not old and not new and _is_container(schema, old, new)):
+        out.modified[step] = {}
         return
     inner = Comparison()
     if schema is not None and schema.kind == LIST:
-        _compare_lists(before or [], after or [], schema, inner)
+        _compare_lists(old or [], new or [], schema, inner)
     else:
-        _compare_members(before or {}, after or {}, schema, inner)
-    if old is ABSENT:
-        out.added[step] = {SELF: {}, **inner.added} if inner.added else {}
-    elif new is ABSENT:
-        out.removed[step] = {SELF: {}, **inner.removed} if inner.removed else {}
+        _compare_members(old or {}, new or {}, schema, inner)
+    if inner.added:
+        out.added[step] = inner.added
+    if inner.removed:
+        out.removed[step] = inner.removed
+    if inner.modified:
+        out.modified[step] = inner.modified
+
+
+def _everything(value: Any, schema: Type | None) -> Fields:
+    """Return the paths of a value that came or went as a whole, itself included."""
+    if not value or _is_leaf(schema, value):
+        return {}
+    result: Fields = {SELF: {}}
+    if schema is not None and schema.kind == LIST:
+        element = schema.element
+        for step, items in _by_step(value, schema).items():
+            # Items of one name cannot be told apart; they come and go as one.
+            result[step] = _everything(items[0], element) if len(items) == 1 else {}
+    elif schema is None or schema.kind == MAP:
+        element = None if schema is None else schema.element
+        for name, item in value.items():
+            result[f"f:{name}"] = _everything(item, element)
     else:
-        if inner.added:
-            out.added[step] = inner.added
-        if inner.removed:
-            out.removed[step] = inner.removed
-        if inner.modified:
-            out.modified[step] = inner.modified
+        fields = schema.fields
+        for name, item in value.items():
+            found = fields.get(name)
+            result[f"f:{name}"] = _everything(item, None if found is None else found.type)
+    return result
 
 
 def _is_container(schema: Type | None, *values: Any) -> bool:
     if schema is not None:
         return schema.kind in (LIST, MAP, STRUCT)
     return any(isinstance(value, dict) for value in values)
-
-
-def _content(value: Any) -> Any:
-    return None if value is ABSENT else value
 
 
 def _compare_lists(old: list[Any], new: list[Any], schema: Type, out: Comparison) -> None:
