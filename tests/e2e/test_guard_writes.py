@@ -395,6 +395,20 @@ async def test_claims_whose_parameters_are_compared_byte_by_byte_can_be_fenced(g
 # --- the command -------------------------------------------------------------------------
 
 
+async def test_a_guard_that_is_stopped_says_what_stays_and_gives_the_lease_back(guarded_peer):
+    async with Cluster(guarded_peer) as cluster:
+        guard = GuardProcess(guarded_peer, "--lease", "30")
+        try:
+            await guard.start()
+            guard.process.send_signal(signal.SIGINT)
+            assert await asyncio.wait_for(guard.process.wait(), 10) == 0
+            assert "`dray guard --unregister` removes it" in guard.log.read_text()
+            await guard.start(timeout=10)  # much sooner than the lease would run out
+        finally:
+            await guard.stop()
+            await unguarded(cluster)
+
+
 def test_the_configuration_can_be_printed_and_removed(guarded_peer):
     dray = [sys.executable, "-m", "dray", "guard", "--kubeconfig", str(guarded_peer.kubeconfig)]
     shown = subprocess.run([*dray, "--print-configuration"], capture_output=True, text=True, check=True)

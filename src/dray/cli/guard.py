@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
 import uuid
@@ -33,6 +34,7 @@ from dray.control.guarding import (
 )
 
 _SHORTEST_LEASE = 3
+_RENEW_EVERY = 60.0  # seconds between looks at the certificate files
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -194,7 +196,10 @@ async def _serve(
         work = asyncio.create_task(election.run(guard.run))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, work.cancel)
-        announcing = asyncio.create_task(_announce(args, guard, listener))
+        beside = [
+            asyncio.create_task(_announce(args, guard, listener)),
+            asyncio.create_task(_renew(identity)),
+        ]
         try:
             await work
             # The lease was lost: a new process begins with new caches and a new certificate.
@@ -213,7 +218,8 @@ async def _serve(
             first = _first(group)
             raise (first if isinstance(first, ClientError) else group) from None
         finally:
-            announcing.cancel()
+            for task in beside:
+                task.cancel()
             await runner.cleanup()
 
 
@@ -243,6 +249,17 @@ def _seconds_since_boot() -> float:
     """Unlike the monotonic clock this one goes on while the machine sleeps, where there is one."""
     which = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if which is None else time.clock_gettime(which)
+
+
+async def _renew(identity: Identity) -> None:
+    """Follow certificate files that somebody renews."""
+    while True:
+        await asyncio.sleep(_RENEW_EVERY)
+        try:
+            identity.renew()
+        except (OSError, ssl.SSLError) as error:
+            # Half written: the old certificate is good for a while, and the next look will be better.
+            logging.getLogger("dray.guard").warning("cannot read the certificate again: %s", error)
 
 
 async def _announce(args: argparse.Namespace, guard: Guard, listener: socket.socket) -> None:

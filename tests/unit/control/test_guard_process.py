@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import ssl
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from dray.control.guarding import (
     Phase,
     Target,
     configuration,
+    load_identity,
     make_identity,
     serve,
     serving,
@@ -344,6 +346,46 @@ async def test_the_pages_are_served_with_a_certificate_that_its_ca_vouches_for(a
             async with session.get(f"{url}/healthz") as answer:
                 assert answer.status == 200
         await runner.cleanup()
+
+
+def test_certificate_files_are_read_again(tmp_path):
+    """A file that is replaced shows up in new connections; half a file is an error that changes nothing."""
+    files = [tmp_path / "tls.crt", tmp_path / "tls.key"]
+    seen = []
+    for name in ("first.example", "second.example"):
+        command = (
+            f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={name}"
+        )
+        subprocess.run(
+            [*command.split(), "-keyout", files[1], "-out", files[0]], check=True, capture_output=True
+        )
+        if not seen:
+            identity = load_identity(*files, files[0])
+            assert identity.ca == files[0].read_bytes()
+        identity.renew()
+        seen.append(_shown(identity.tls))
+    assert [name in der for name, der in zip((b"first.example", b"second.example"), seen, strict=True)] == [
+        True
+    ] * 2
+    files[1].write_text("half")
+    with pytest.raises(ssl.SSLError):
+        identity.renew()
+    with pytest.raises(ValueError, match="cannot use certificate"):
+        load_identity(*files, None)
+
+
+def _shown(tls):
+    """Shake hands in memory and return the certificate that the server shows."""
+    trust = ssl.create_default_context()
+    trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trust.wrap_bio(down, up)
+    server = tls.wrap_bio(up, down, server_side=True)
+    for _ in range(3):
+        for side in (client, server):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    return client.getpeercert(binary_form=True)
 
 
 def test_every_metric_is_on_the_operations_page():

@@ -30,6 +30,12 @@ class Identity:
 
     tls: ssl.SSLContext
     ca: bytes  # PEM; empty means: the API servers trust the issuer already
+    files: tuple[Path, Path] | None = None  # certificate and key, if they are somebody else's
+
+    def renew(self) -> None:
+        """Read the files again: whoever made them renews them, and new connections shall see it."""
+        if self.files is not None:
+            self.tls.load_cert_chain(*self.files)
 
 
 def make_identity(hosts: Sequence[str], now: datetime) -> Identity:
@@ -65,7 +71,7 @@ def load_identity(certificate_file: Path, key_file: Path, ca_file: Path | None) 
     """Use files that somebody else made; raises ValueError when they do not fit."""
     try:
         ca = ca_file.read_bytes() if ca_file is not None else b""
-        return Identity(_server_tls(certificate_file, key_file), ca)
+        return Identity(_server_tls(certificate_file, key_file), ca, (certificate_file, key_file))
     except (OSError, ssl.SSLError) as problem:
         raise ValueError(
             f"cannot use certificate {certificate_file} with key {key_file}: {problem}"
