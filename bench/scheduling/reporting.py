@@ -19,6 +19,8 @@ NEAR_FLOOR = 0.85  # pods/s of dray on kube-apiserver, of those that the mock re
 LITTLE_CPU = 3.0  # milliseconds of the scheduler per pod
 WHOLE_STACK = 5.0  # pods/s of dray's whole stack, of those of Kubernetes' whole stack
 
+MUCH_LOAD = 0.15  # share of the machine that others use, above which rates are doubtful
+
 Figure = Callable[[Outcome], float]
 
 
@@ -116,6 +118,13 @@ def _targets(table: Table) -> list[str]:
     counts = [f"{what}: {sum(scores[key])} of {len(scores[key])}" for what, key in named if scores[key]]
     if counts:
         lines += ["", f"Met, of the workloads that were measured: {'; '.join(counts)}."]
+    busiest = max(each.other_load for each in table.outcomes)
+    if busiest > MUCH_LOAD:
+        lines += [
+            "",
+            f"Not a quiet machine: other processes used up to {busiest:.0%} of the machine during a run, so rates and"
+            " their ratios say little; CPU a pod says most.",
+        ]
     return lines
 
 
