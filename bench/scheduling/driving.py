@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -163,7 +164,7 @@ class Drive:
         for number in range(self.workload.n_pods):
             name = _name(number)
             await self._create(connection, name, self._post(name))
-            await self._until(lambda name=name: name in self.bound, [])  # type: ignore[misc]
+            await self._until(partial(self.bound.__contains__, name), [])
             if number + 1 < self.workload.n_pods:
                 await self._ask(connection, prepared("DELETE", f"{objects.pods_path()}/{name}", DELETE_NOW))
                 while (await get(connection, objects.claims_path()))["items"]:

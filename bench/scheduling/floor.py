@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import sys
 from collections import defaultdict, deque
+from collections.abc import Callable
 
 import msgspec
 import uvloop
@@ -59,9 +60,9 @@ class Floor:
             *writers,
         )
 
-    def _event(self, line: bytes, see: object) -> None:
+    def _event(self, line: bytes, see: Callable[[str, Object], None]) -> None:
         event = self._decode(line)
-        see(event["type"], event["object"])  # type: ignore[operator]
+        see(event["type"], event["object"])
 
     def _see_claim(self, kind: str, claim: Object) -> None:
         metadata = claim["metadata"]
