@@ -34,7 +34,14 @@ class Troubled:
                 response.pieces = self._cut(response.pieces, self.chance.randrange(1, 12))
             return response
         self.faults += 1
-        kind = self.chance.choice(["lost request", "lost answer", "conflict", "failure", "busy"])
+        return await self.fail(self.draw(), request)
+
+    def draw(self):
+        """Choose what goes wrong."""
+        return self.chance.choice(["lost request", "lost answer", "conflict", "failure", "busy"])
+
+    async def fail(self, kind, request):
+        """Let it go wrong."""
         if kind == "lost request":
             raise TransportError(f"{request}: the connection was reset")
         if kind == "lost answer":

@@ -15,7 +15,7 @@ from dray.api.core import Pod
 from dray.client import STRATEGIC_PATCH, Client, ClientError, Conflict, EventRecorder, NotFound
 from dray.client import resources as kinds
 from dray.control.scheduling.timestamps import timestamp
-from dray.scheduler import Preemption
+from dray.scheduler import PodUse, Preemption
 
 log = logging.getLogger("dray.scheduler")
 
@@ -27,8 +27,9 @@ async def evict(
     plan: Preemption,
     name: str,
     now: Callable[[], datetime],
-) -> None:
-    """Nominate the node and delete the victims; a failure is logged and the pod will be tried again."""
+) -> list[PodUse]:
+    """Nominate the node and delete the victims; return those of whom we do not know that they will go."""
+    left: list[PodUse] = []
     try:
         path = kinds.PODS.path(pod.metadata.namespace, pod.metadata.name, "status")
         body: dict[str, Any] = {
@@ -56,6 +57,8 @@ async def evict(
             continue  # it is gone already, or another pod has its name
         except ClientError as error:
             log.info("cannot evict %s: %s", meta.name, error)
+            left.append(victim)
             continue
         text = f"Preempted by pod {pod.metadata.namespace}/{pod.metadata.name} on node {plan.node}"
         recorder.record(kinds.PODS, meta, "Normal", "Preempted", text)
+    return left

@@ -37,6 +37,7 @@ from dray.scheduler import (
     Placer,
     PodClaims,
     PodShape,
+    Preemption,
     Unplaceable,
     plan_preemption,
     shape_of,
@@ -47,6 +48,7 @@ log = logging.getLogger("dray.scheduler")
 TOPOLOGY = "topology"  # the policy that keeps the devices of a claim close together
 _TURN = 16  # decisions before other tasks get their turn
 _RETRY_AFTER_CONFLICT = 0.05  # seconds
+_RETRY_AFTER_FAILURE = 1.0
 _LONGEST_RETRY = 10.0
 _CONFLICTS_TO_TELL = 5  # one conflict is nothing to talk about, a row of them is
 _COMPANY_FACTOR = 16
@@ -341,9 +343,9 @@ class SchedulingLoop:
         key = key_of(decision.claim.metadata)
         message = self.reporter.refused(entry.item, decision.message)
         self.caches.queue.park(entry, frozenset({f"claim:{key}", Help.DEVICES}), message, now)
-        self._start(self._clear_claim(decision))
+        self._start(self._clear_claim(decision, entry.key))
 
-    async def _clear_claim(self, decision: ClearFirst) -> None:
+    async def _clear_claim(self, decision: ClearFirst, pod_key: str) -> None:
         meta = decision.claim.metadata
         try:
             if decision.is_leftover:
@@ -351,8 +353,8 @@ class SchedulingLoop:
             else:
                 await self.committer.deallocate(decision.claim)
         except ClientError as error:
-            # A conflict means that the claim changed: its event wakes the pod.
             log.info("claim %s/%s cannot be cleared: %s", meta.namespace, meta.name, error)
+            await self._try_again(pod_key)
 
     def _preempt(self, pod: Pod, shape: PodShape, claims: PodClaims) -> None:
         """Evict less important pods if that makes room, once; then wait for them to go."""
@@ -371,7 +373,22 @@ class SchedulingLoop:
         caches.nominated[pod.metadata.uid] = (plan.node, pod.spec.priority or 0)
         for victim in plan.victims:
             victim.is_terminating = True
-        self._start(evict(self.client, self.recorder, pod, plan, self.options.name, self._now))
+        self._start(self._evict(pod, plan))
+
+    async def _evict(self, pod: Pod, plan: Preemption) -> None:
+        """Evict the victims; who stays because a request got lost counts as a pod like any other again."""
+        left = await evict(self.client, self.recorder, pod, plan, self.options.name, self._now)
+        for victim in left:
+            victim.is_terminating = False
+        if left:
+            self.caches.nominated.pop(pod.metadata.uid, None)
+            await self._try_again(key_of(pod.metadata))
+
+    async def _try_again(self, key: str) -> None:
+        """Wake a pod for which we failed to make room: no event will tell of what did not happen."""
+        await asyncio.sleep(_RETRY_AFTER_FAILURE)
+        self.caches.queue.wake_pod(key)
+        self._changed.set()
 
     def _book(self, placed: Placed) -> None:
         """Let later decisions see what this one takes."""
@@ -456,7 +473,7 @@ class SchedulingLoop:
                 self._waiting_of_group[group_key].add(entry.key)
             if not error.is_conflict or entry.failures >= _CONFLICTS_TO_TELL:
                 self.reporter.failed(pod, str(error))
-            pause = _RETRY_AFTER_CONFLICT if error.is_conflict else 1.0
+            pause = _RETRY_AFTER_CONFLICT if error.is_conflict else _RETRY_AFTER_FAILURE
             pause = min(pause * 2 ** min(entry.failures, 10), _LONGEST_RETRY)
             caches.queue.restore(entry, asyncio.get_running_loop().time(), pause)
         self._changed.set()
