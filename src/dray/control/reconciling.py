@@ -19,11 +19,12 @@ Invariants (tests/unit/control/test_control_reconciling.py):
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 import itertools
 import logging
+import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -93,7 +94,11 @@ class Caches:
 
 
 class KeyQueue:
-    """Keys that wait to be looked at, each at most once, earliest first."""
+    """Keys that wait to be looked at, each at most once, earliest first.
+
+    A key that becomes due wakes one waiting worker, not all of them; who takes a key while
+    another one is due passes the word on. For dates in the future there is one timer.
+    """
 
     def __init__(self) -> None:
         self._due: dict[str, float] = {}  # waiting key -> loop time
@@ -101,7 +106,8 @@ class KeyQueue:
         self._order = itertools.count()
         self._working: set[str] = set()
         self._again: dict[str, float] = {}  # enqueued while being worked on
-        self._changed = asyncio.Event()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
 
     def add(self, key: str, delay: float = 0.0) -> None:
         """Look at the key after the delay, or earlier if somebody asked for that."""
@@ -112,27 +118,34 @@ class KeyQueue:
         book[key] = due
         if book is self._due:
             heapq.heappush(self._heap, (due, next(self._order), key))
-            self._changed.set()
+            if delay <= 0:
+                self._wake_one()
+            else:
+                self._set_timer()
 
     async def take(self) -> str:
         """Wait for the next due key and hand it out; give it back with `done`."""
         loop = asyncio.get_running_loop()
         while True:
-            while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
-                heapq.heappop(self._heap)  # superseded by an earlier date, or taken
-            wait: float | None = None
-            if self._heap:
-                wait = self._heap[0][0] - loop.time()
-                if wait <= 0:
-                    key = heapq.heappop(self._heap)[2]
-                    del self._due[key]
-                    self._working.add(key)
-                    return key
-            self._changed.clear()
-            # Not asyncio.wait_for: in Python 3.11 it forgets a cancellation that meets the event.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._changed.wait()
+            now = loop.time()
+            if self._next_due() <= now:
+                key = heapq.heappop(self._heap)[2]
+                del self._due[key]
+                self._working.add(key)
+                if self._next_due() <= now:
+                    self._wake_one()
+                return key
+            self._set_timer()
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+                else:
+                    self._wake_one()  # woken and stopped at once: somebody else must look
+                raise
 
     def done(self, key: str) -> None:
         """Say that the work on a key is over; a look asked for meanwhile is queued."""
@@ -140,6 +153,32 @@ class KeyQueue:
         again = self._again.pop(key, None)
         if again is not None:
             self.add(key, max(0.0, again - asyncio.get_running_loop().time()))
+
+    def _next_due(self) -> float:
+        heap = self._heap
+        while heap and self._due.get(heap[0][2]) != heap[0][0]:
+            heapq.heappop(heap)  # superseded by an earlier date, or taken
+        return heap[0][0] if heap else math.inf
+
+    def _wake_one(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _set_timer(self) -> None:
+        """Wake somebody at the next date; the timer that is set may be for a later one."""
+        due = self._next_due()
+        if due == math.inf or (self._timer is not None and self._timer.when() <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(due, self._time_has_come)
+
+    def _time_has_come(self) -> None:
+        self._timer = None
+        self._wake_one()
 
     def __len__(self) -> int:
         return len(self._due) + len(self._working)

@@ -83,3 +83,28 @@ async def test_a_failed_step_is_tried_again_and_a_bug_does_not_stop_the_loop():
             await asyncio.sleep(0.01)
     working.cancel()
     assert controller.looks == 3
+
+
+async def test_of_many_waiting_workers_each_due_key_reaches_one():
+    queue = KeyQueue()
+    takers = [asyncio.create_task(queue.take()) for _ in range(5)]
+    await asyncio.sleep(0)
+    queue.add("later", 0.05)
+    for key in "abc":
+        queue.add(key)
+    async with asyncio.timeout(2):
+        while sum(taker.done() for taker in takers) < 4:
+            await asyncio.sleep(0.01)
+    assert sorted(taker.result() for taker in takers if taker.done()) == ["a", "b", "c", "later"]
+    [waiting] = [taker for taker in takers if not taker.done()]
+    waiting.cancel()
+
+
+async def test_when_the_woken_worker_is_stopped_another_one_takes_the_key():
+    queue = KeyQueue()
+    first, second = asyncio.create_task(queue.take()), asyncio.create_task(queue.take())
+    await asyncio.sleep(0)
+    queue.add("a")
+    first.cancel()
+    async with asyncio.timeout(2):
+        assert await second == "a"
