@@ -10,6 +10,7 @@ import sys
 from base64 import b64encode
 from datetime import UTC, datetime
 
+import aiohttp
 import peers
 import pytest
 from aiohttp import web
@@ -343,34 +344,57 @@ async def _reopened(guard):
     return (await metrics_of(guard))["dray_guard_reopened_total"] == 1
 
 
-async def test_an_allocation_past_the_guard_is_noticed(guarded_peer):
+async def test_a_guard_that_slept_does_not_trust_its_lease(guarded_peer):
+    """It wakes up with a request in its hands, while another one judges: it must not admit anything."""
     async with judged(guarded_peer) as (cluster, node, guard):
-        exempt = [{"name": "nothing", "expression": "false"}]
+        claim = await new_claim(cluster, "late")
+        given = allocation(cluster, "g0", pool=node)
+        guard.process.send_signal(signal.SIGSTOP)
+        review = {
+            "request": {"uid": "1", "object": {**claim, "status": {"allocation": given}}, "oldObject": claim}
+        }
+        url = f"https://{guard.reports[-1]['address']}/validate"
+        async with aiohttp.ClientSession() as session:
+            asking = asyncio.create_task(session.post(url, json=review, ssl=False))
+            other = GuardProcess(guarded_peer)
+            try:
+                await other.start()
+                await give(cluster, await new_claim(cluster, "second"), given)
+                guard.process.send_signal(signal.SIGCONT)
+                answer = await (await asyncio.wait_for(asking, 10)).json()
+            finally:
+                await other.kill()
+        assert answer["response"]["allowed"] is False
+        assert answer["response"]["status"]["code"] == 503
+
+
+async def test_an_allocation_past_the_guard_is_found_out(guarded_peer):
+    """Somebody narrows the configuration while the guard cannot put it right, and writes past it."""
+    async with judged(guarded_peer) as (cluster, node, guard):
         found = await cluster.client.get(CONFIGURATIONS, CONFIGURATION)
+        given = allocation(cluster, "g0", pool=node)
         claim = await new_claim(cluster, "first")
-        guard.process.send_signal(signal.SIGSTOP)  # it cannot put the configuration right meanwhile
-        found["webhooks"][0]["matchConditions"] = exempt
+        await new_claim(cluster, "second")
+        guard.process.send_signal(signal.SIGSTOP)
+        found["webhooks"][0]["matchConditions"] = [{"name": "nothing", "expression": "false"}]
         await cluster.client.update(CONFIGURATIONS, CONFIGURATION, found)
         await asyncio.sleep(1.0)
-        await give(cluster, claim, allocation(cluster, "g0", pool=node))
+        await give(cluster, claim, given)
         guard.process.send_signal(signal.SIGCONT)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(guard.process.wait(), 1)
 
         async def refused():
             try:
-                await give(cluster, await cluster.get_claim("second"), allocation(cluster, "g0", pool=node))
-            except Conflict as error:
+                await give(cluster, await cluster.get_claim("second"), given)
+            except (Conflict, ServerFailed) as error:
                 return "is held by claim" in str(error)
-            except ServerFailed:
-                return False
             raise AssertionError("a device was given twice")
 
-        await new_claim(cluster, "second")
-        if guard.process.returncode is None:
-            await guard.ready()
-        else:
-            await guard.start()  # it noticed that its lease had run out while it slept
+        async def in_force():
+            webhooks = (await cluster.client.get(CONFIGURATIONS, CONFIGURATION))["webhooks"]
+            return webhooks[0]["matchConditions"][0]["name"] != "nothing"
+
+        await cluster.until(in_force, "the configuration is put right", 10)
+        await asyncio.sleep(0.5)  # the API server follows it
         await cluster.until(refused, "the guard has learned of it", 10)
 
 

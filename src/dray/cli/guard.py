@@ -193,7 +193,7 @@ async def _serve(
         election = _election(args, client)
         guard = Guard(client, options, may_judge=lambda: election.is_certain)
         runner = await serve(guard, listener, identity)
-        work = asyncio.create_task(election.run(guard.run))
+        work = asyncio.create_task(_lead(election, guard))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, work.cancel)
         beside = [
@@ -202,9 +202,7 @@ async def _serve(
         ]
         try:
             await work
-            # The lease was lost: a new process begins with new caches and a new certificate.
-            print("error: the lease was lost to another guard, or could not be renewed", file=sys.stderr)
-            return 1
+            return 0
         except asyncio.CancelledError:
             if not args.no_register:
                 print(
@@ -221,6 +219,13 @@ async def _serve(
             for task in beside:
                 task.cancel()
             await runner.cleanup()
+
+
+async def _lead(election: LeaderElection, guard: Guard) -> None:
+    """Judge whenever the lease is ours; each time begins with an empty book, and with fences."""
+    while True:
+        await election.run(guard.run)
+        logging.getLogger("dray.guard").warning("the lease could not be renewed in time: standing by")
 
 
 def _first(error: BaseException) -> BaseException:

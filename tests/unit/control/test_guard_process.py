@@ -186,6 +186,21 @@ async def test_a_server_that_is_away_while_starting_is_waited_for(api):
         await until(guard.is_judging.is_set)
 
 
+async def test_a_guard_that_leads_again_begins_with_an_empty_book_and_fences(api):
+    guard = Guard(api.client(), options())
+    for turn in range(2):
+        task = asyncio.create_task(guard.run())
+        await until(guard.is_judging.is_set, task)
+        claim = put_claim(api, f"claim-{turn}")
+        assert ask(guard, claim, "g")["allowed"]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert guard.phase is Phase.STANDING_BY
+        assert not ask(guard, claim, "g")["allowed"]
+    assert ANNOTATION in stored(api, "claim-0")["metadata"]["annotations"]
+    assert "annotations" not in stored(api, "claim-1")["metadata"]
+
+
 # --- writes in flight --------------------------------------------------------------------
 
 

@@ -111,20 +111,30 @@ class Guard:
         self, client: Client, options: GuardOptions, *, may_judge: Callable[[], bool] = lambda: True
     ) -> None:
         self.options = options
-        self.judge = Judge()
         self.phase = Phase.STANDING_BY
         self.statistics = GuardStatistics()
         self.is_judging = asyncio.Event()
         self._client = client
         self._may_judge = may_judge  # whether the lease is certainly ours at this moment
-        self.claims = Informer(client, kinds.CLAIMS, Claim)
-        self.slices = Informer(client, kinds.SLICES, Slice)
-        self.configurations = Informer(
-            client, CONFIGURATIONS, WebhookConfiguration, field_selector=f"metadata.name={CONFIGURATION}"
-        )
         self._altered = asyncio.Event()  # the configuration is not, or was not, as it should be
         self._was_open = False  # writes may have gone past any guard since the last settling
         self._led_since = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Open a new book; what an earlier one knew is old."""
+        self.judge = Judge()
+        self.claims = Informer(self._client, kinds.CLAIMS, Claim)
+        self.slices = Informer(self._client, kinds.SLICES, Slice)
+        self.configurations = Informer(
+            self._client,
+            CONFIGURATIONS,
+            WebhookConfiguration,
+            field_selector=f"metadata.name={CONFIGURATION}",
+        )
+        self.slices.add_handler(self.judge.set_slice)
+        self.claims.add_handler(self._claim_changed)
+        self.configurations.add_handler(self._configuration_changed)
 
     # --- answering --------------------------------------------------------------
 
@@ -165,12 +175,10 @@ class Guard:
     # --- leading ----------------------------------------------------------------
 
     async def run(self) -> None:
-        """Guard until cancelled; call it while holding the lease, once."""
+        """Guard until cancelled; call it while holding the lease, as often as that is won."""
         self._led_since = time.monotonic()
         self.phase = Phase.FILLING
-        self.slices.add_handler(self.judge.set_slice)
-        self.claims.add_handler(self._claim_changed)
-        self.configurations.add_handler(self._configuration_changed)
+        self._begin()
         informers: tuple[Informer[Any], ...] = (self.slices, self.claims, self.configurations)
         try:
             async with asyncio.TaskGroup() as tasks:
