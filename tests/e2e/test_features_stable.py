@@ -6,6 +6,8 @@ case for every feature that a scheduler has to do with; docs/scheduler-features.
 
 import asyncio
 import dataclasses
+import random
+import time
 
 import pytest
 from clusters import Cluster
@@ -391,6 +393,48 @@ async def test_a_device_that_is_not_made_ready_in_time_is_allocated_anew(peer):
         assert not (await cluster.get_pod("p"))["spec"].get("nodeName")
         await _report(cluster, "c", "attached")
         assert await cluster.bound("p", timeout=5) == "a"
+
+
+# --- filter timeout -------------------------------------------------------------------------
+
+
+def _puzzle(size, seed=2):
+    """Devices of which no choice of `size` differs in all three attributes; a search takes for ever to see it."""
+    chance = random.Random(seed)
+    return [
+        {"name": f"g{index:02}", "attributes": {name: {"int": chance.randrange(size)} for name in "abc"}}
+        for index in range(4 * size)
+    ]
+
+
+async def test_a_search_without_end_is_cut_short_and_holds_nobody_up(peer):
+    async with Cluster(peer) as cluster:
+        size = 16
+        node = await cluster.node("a")
+        await cluster.devices(node, *_puzzle(size))
+        gpu = await cluster.device_class()
+        apart = [{"distinctAttribute": f"{cluster.driver}/{name}"} for name in "abc"]
+        await cluster.claim("hard", {"name": "r", "deviceClassName": gpu, "count": size}, constraints=apart)
+        await cluster.template("easy", {"name": "r", "deviceClassName": gpu})
+        loop = await cluster.start_scheduler(filter_timeout=0.3)
+        began = time.monotonic()
+        await cluster.pod("hard", claims=["hard"])
+        assert "gave up" in await cluster.refused("hard")
+        await cluster.pod("first", templates=["easy"])
+        assert await cluster.bound("first") == "a"
+        assert time.monotonic() - began < 4, "a whole search takes some seven seconds"
+        # A device that is freed does not make everybody wait for another search.
+        tried, decide = [], loop.decider.decide
+
+        def watched(pod, *rest):
+            tried.append(pod.metadata.name)
+            return decide(pod, *rest)
+
+        loop.decider.decide = watched
+        await cluster.delete_pod("first")
+        await cluster.pod("second", templates=["easy"])
+        await cluster.bound("second")
+        assert "hard" not in tried
 
 
 # --- the queue ------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ here). Invariant: after NO, EXCEEDED and HOPELESS all books are as before.
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -44,6 +44,8 @@ EXCEEDED: Final = 2
 HOPELESS: Final = 3
 
 _FRAMES_OF_CALLERS = 600
+_LOOK_EVERY = 256  # steps between two looks at the clock; some milliseconds
+_LATE_STEPS = 16
 _MEMO_FROM = 64  # steps before failed states are remembered: short searches do not pay for it
 
 
@@ -90,7 +92,7 @@ class _DeadEnd(Exception):
 
 
 class _OutOfSteps(Exception):
-    """The budget is spent."""
+    """The budget is spent, or the time is over."""
 
 
 class Tie:
@@ -118,10 +120,15 @@ class Tie:
 class Search:
     """One attempt; use once."""
 
-    def __init__(self, problem: Problem, budget: int) -> None:
+    def __init__(self, problem: Problem, budget: int, is_late: Callable[[], bool] | None = None) -> None:
         self.problem = problem
         self.steps = 0
         self._budget = budget
+        self._is_late = is_late
+        # After so many steps we look at the limits next; what is easy is answered even when it is late.
+        self._look = budget
+        if is_late is not None:
+            self._look = min(budget, _LATE_STEPS if is_late() else _LOOK_EVERY)
         self._straight = True
         self._refused: set[Hashable] = set()
         self._open_books()
@@ -157,6 +164,11 @@ class Search:
             self._open_books()
             self._straight = False
             return self._request(0)
+
+    def _look_at_limits(self) -> None:
+        if self.steps > self._budget or (self._is_late is not None and self._is_late()):
+            raise _OutOfSteps
+        self._look = min(self._budget, self._look + _LOOK_EVERY)
 
     # --- walking ---------------------------------------------------------------
 
@@ -202,8 +214,8 @@ class Search:
     def _pick(self, number: int, wish: NodeWish, wanted: int, start: int) -> int:
         """Take `wanted` more devices for the wish, none before position `start`; then go on."""
         self.steps += 1
-        if self.steps > self._budget:
-            raise _OutOfSteps
+        if self.steps > self._look:
+            self._look_at_limits()
         if not wanted:
             return self._after(number)
         claim = wish.wish.claim

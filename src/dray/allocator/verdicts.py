@@ -18,7 +18,7 @@ states, and what was dropped is searched again.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from itertools import count
 
@@ -150,9 +150,12 @@ def _number_of(groups: dict[Hashable, int], key: Hashable) -> int:
 class Asked:
     """A question with its memories."""
 
-    def __init__(self, question: Question, grouping: Grouping) -> None:
+    def __init__(
+        self, question: Question, grouping: Grouping, is_late: Callable[[], bool] | None = None
+    ) -> None:
         self.question = question
         self.grouping = grouping
+        self._is_late = is_late
         self.by_group: dict[int, Verdict] = {}
         self.preferred: dict[Policy, dict[Hashable, object]] = {}  # see `preferring`
         self.helpful: dict[int, frozenset[tuple[str, int]]] = {}  # group -> changes; see `relaxing`
@@ -203,7 +206,7 @@ class Asked:
 
     def _search(self, view: NodeView, budget: int) -> tuple[Verdict, int]:
         try:
-            outcome = Search(self.problem(view), budget).run()
+            outcome = Search(self.problem(view), budget, self._is_late).run()
         except FatalFound as found:
             return Verdict(None, found.with_traceback(None), _ENOUGH), 0
         # A finished search is final whatever the budget.

@@ -50,16 +50,23 @@ class World:
     """Incremental inventory and one ledger; answers plans; owned by one loop, not thread safe."""
 
     def __init__(
-        self, features: Features | None = None, *, new_share_id: Callable[[], str] | None = None
+        self,
+        features: Features | None = None,
+        *,
+        new_share_id: Callable[[], str] | None = None,
+        is_late: Callable[[], bool] | None = None,
     ) -> None:
         """Start empty. `features` None means the defaults of v1.37.
 
         `new_share_id` makes the ids of shares of multi-allocatable devices; a world without
         one numbers them deterministically (good for tests and what-if, not for a cluster).
+        `is_late` says that the time for a question is over: long searches then end as if their
+        budget were spent. Without it only the budget counts, and answers depend on nothing else.
         """
         self.features = Features.default() if features is None else features
         self.gates = Gates.of(self.features)
         self.new_share_id = new_share_id or _numbered_shares()
+        self._is_late = is_late
         self.ledger = Ledger(shares_count=self.gates.shares, on_change=self._booked)
         self._workshop = Workshop()
         self._slices: dict[str, SliceFacts] = {}
@@ -388,7 +395,7 @@ class World:
                 self._selector,
                 self._derivation,
             )
-            asked = self._questions[key] = Asked(question, self._grouping(question.reads))
+            asked = self._questions[key] = Asked(question, self._grouping(question.reads), self._is_late)
         asked.grouping.catch_up(self._journal)
         return asked
 

@@ -35,6 +35,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--feature-gates", metavar="NAME=true,…", default="", help="switch features as on kube-scheduler")
     add("--commits", type=int, default=16, metavar="N", help="pods written at the same time (default: 16)")
     add("--binding-timeout", type=float, default=600.0, metavar="SECONDS", help="wait for binding conditions")
+    add(
+        "--filter-timeout",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="longest search for devices of one pod; 0 is no limit (default: 5)",
+    )
     add("--no-preemption", action="store_true", help="never evict pods to make room")
     add(
         "--guarded",
@@ -92,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
             features=parse_gates(args.feature_gates),
             max_commits=args.commits,
             binding_timeout=args.binding_timeout,
+            filter_timeout=args.filter_timeout,
             may_preempt=not args.no_preemption,
             records_bindings=args.scheduled_events,
             is_guarded=args.guarded,

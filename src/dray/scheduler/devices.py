@@ -91,6 +91,9 @@ class Devices:
         self._refusals: OrderedDict[bytes, _Refusals] = OrderedDict()
         self._reach: dict[Pool, _Reach] = {}
         self._pool_by_slice: dict[str, Pool] = {}
+        self.gave_up = (
+            False  # whether the last question was cut short on some node: for lack of time, not of devices
+        )
         self.asked = 0  # nodes for which the allocator was asked; for tests of work done
 
     # --- what there is --------------------------------------------------------
@@ -234,6 +237,7 @@ class Devices:
         else:
             self._refusals.move_to_end(kind)
         hopeful = nodes & ~refusals.nodes
+        self.gave_up = False
         if not hopeful:
             return ()
         answer: NodePlans = self.world.plan_nodes(
@@ -242,6 +246,7 @@ class Devices:
         for name, refusal in answer.refusals.items():
             if not refusal.gave_up:
                 refusals.nodes |= self._state.nodes[name].bit
+        self.gave_up = bool(answer.gave_up)
         return answer.plans
 
     def warm(self, names: Sequence[str], device_classes: Sequence[str]) -> None:

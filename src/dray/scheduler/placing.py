@@ -14,7 +14,7 @@ A refusal says what it waits for (`wishes`) at once, and why in words only when 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dray.allocator import AllocationError, Plan, Policy
 from dray.api.core import Pod
@@ -53,6 +53,7 @@ class Unplaceable:
     explain: Callable[[], str] = field(repr=False)  # one line with the counts per reason
     stages: tuple[tuple[str, int], ...] = ()  # (stage, nodes still possible after it), in order
     is_fatal: bool = False  # an error that no node can cure
+    gave_up: bool = False  # a search was cut short: there may be a place that we have no time to find
 
     def __bool__(self) -> bool:
         return False
@@ -162,8 +163,10 @@ class Placer:
                 is_fatal=True,
             )
         if not plans:
+            gave_up = self.devices.gave_up
             stages.narrow("devices", 0, Help.DEVICES, Help.NODES)
-            return self._refused(pod, shape, claims, stages, within)
+            refusal = self._refused(pod, shape, claims, stages, within)
+            return replace(refusal, gave_up=True) if gave_up else refusal
         best = self._best_plan(pod, shape, claims.pending, plans)
         self._move_past(self.state.nodes[best.node])
         return Placement(best.node, claims.pending, best.allocations)

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -53,8 +54,12 @@ def test_the_matching_agrees_with_trying_everything() -> None:
     assert outcomes == {True, False}
 
 
-def world_of(devices: list[Device], counters: list[CounterSet] | None = None) -> World:
-    world = World()
+def world_of(
+    devices: list[Device],
+    counters: list[CounterSet] | None = None,
+    is_late: Callable[[], bool] | None = None,
+) -> World:
+    world = World(is_late=is_late)
     total = 2 if counters else 1
     pool = ResourcePool(name="p", generation=1, resource_slice_count=total)
     spec = ResourceSliceSpec(driver="d", node_name="n", pool=pool, devices=devices)
@@ -162,6 +167,18 @@ def test_the_budget_ends_a_search_and_says_so() -> None:
     assert answer.gave_up  # type: ignore[union-attr]
     assert "gave up after 3 steps" in answer.summary  # type: ignore[union-attr]
     assert world.plan("n", [claim(request("r", 3), request("q", 1))])
+
+
+def test_a_search_ends_when_its_time_is_over() -> None:
+    late = [False]
+    world = world_of(roots(40, lambda i: i), is_late=lambda: late[0])
+    late[0] = True
+    assert world.plan("n", [claim(request("r"))]), "what takes a few steps is still answered"
+    answer = world.plan("n", [claim(request("r", 20))])
+    assert not answer
+    assert answer.gave_up  # type: ignore[union-attr]
+    late[0] = False
+    assert world.plan("n", [claim(request("q", 20))])
 
 
 def test_a_pod_with_hundreds_of_requests_is_no_problem() -> None:

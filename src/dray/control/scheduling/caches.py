@@ -50,12 +50,13 @@ class Caches:
         features: Features,
         new_share_id: Callable[[], str],
         waits: BindingWaits,
+        is_late: Callable[[], bool] | None = None,  # whether a decision has taken too long
     ) -> None:
         self._client = client
         self.scheduler_name = scheduler_name
         self.is_guarded = False  # `dray guard` judges every allocation: other schedulers need no care
         self.state = ClusterState()
-        self.devices = Devices(World(features, new_share_id=new_share_id), self.state)
+        self.devices = Devices(World(features, new_share_id=new_share_id, is_late=is_late), self.state)
         self.neighbours = Neighbours(self.state, self.namespace_labels)
         self.queue: SchedulingQueue[Pod] = SchedulingQueue()
         self.extended = ExtendedResources()

@@ -50,6 +50,7 @@ _TURN = 16  # decisions before other tasks get their turn
 _RETRY_AFTER_CONFLICT = 0.05  # seconds
 _RETRY_AFTER_FAILURE = 1.0
 _LONGEST_RETRY = 10.0
+_FIRST_PAUSE_AFTER_GIVING_UP = 10.0
 _CONFLICTS_TO_TELL = 5  # one conflict is nothing to talk about, a row of them is
 _COMPANY_FACTOR = 16
 _LONGEST_COURTESY = 15.0
@@ -65,6 +66,7 @@ class SchedulerOptions:
     features: Features = field(default_factory=Features.default)
     max_commits: int = 16
     binding_timeout: float = 600.0
+    filter_timeout: float = 5.0  # seconds for one decision's searches (kube-scheduler: 10 for each node)
     may_preempt: bool = True
     is_guarded: bool = False  # a guard refuses what would be given twice: no waiting for other schedulers
     records_bindings: bool = False  # an event for every bound pod, at the cost of a write
@@ -108,7 +110,8 @@ class SchedulingLoop:
         self.is_ready = asyncio.Event()
         features = self.options.features
         waits = BindingWaits(now, lambda: asyncio.get_running_loop().time(), self.options.binding_timeout)
-        self.caches = Caches(client, self.options.name, features, new_uid, waits)
+        self._late_at = float("inf")  # loop time at which the decision being made has taken too long
+        self.caches = Caches(client, self.options.name, features, new_uid, waits, self._limit())
         self.caches.is_guarded = self.options.is_guarded
         name = self.options.policy
         # Closeness is a wish added to the claims; the allocator may have an order of devices for it, too.
@@ -151,6 +154,12 @@ class SchedulingLoop:
             tasks.create_task(self._warm_up(), name="warm-up")
             self.is_ready.set()
             await self._decide_forever()
+
+    def _limit(self) -> Callable[[], bool] | None:
+        """Return what tells the allocator to stop searching, if anything does."""
+        if self.options.filter_timeout <= 0 or "DRASchedulerFilterTimeout" not in self.options.features:
+            return None
+        return lambda: asyncio.get_running_loop().time() > self._late_at
 
     # --- the queue ------------------------------------------------------------
 
@@ -284,6 +293,7 @@ class SchedulingLoop:
         if shape is None:
             shape = self._shapes[entry.key] = shape_of(pod)
         members = self._waiting_members(entry)
+        self._late_at = now + self.options.filter_timeout
         decision = self.decider.decide(pod, shape, members)
         if isinstance(decision, list):
             self._act(entry, decision)
@@ -332,6 +342,11 @@ class SchedulingLoop:
             if self.options.may_preempt and len(members) == 1:
                 self._preempt(pod, shape, claims)
         message = self.reporter.refused(pod, refusal.explain)
+        if refusal.gave_up:
+            # Every freed device would make us search in vain again, and all others wait meanwhile.
+            pause = _FIRST_PAUSE_AFTER_GIVING_UP * 2 ** min(entry.failures, 5)
+            queue.delay(entry, asyncio.get_running_loop().time(), pause)
+            return
         queue.park(entry, refusal.wishes, message, now)
         for member in members:
             if member is not pod:
