@@ -107,7 +107,8 @@ class KeyQueue:
         self._working: set[str] = set()
         self._again: dict[str, float] = {}  # enqueued while being worked on
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = math.inf
 
     def add(self, key: str, delay: float = 0.0) -> None:
         """Look at the key after the delay, or earlier if somebody asked for that."""
@@ -134,6 +135,8 @@ class KeyQueue:
                 self._working.add(key)
                 if self._next_due() <= now:
                     self._wake_one()
+                else:
+                    self._set_timer()
                 return key
             self._set_timer()
             waiter: asyncio.Future[None] = loop.create_future()
@@ -168,16 +171,17 @@ class KeyQueue:
                 return
 
     def _set_timer(self) -> None:
-        """Wake somebody at the next date; the timer that is set may be for a later one."""
+        """Make sure that somebody is woken at the next date."""
         due = self._next_due()
-        if due == math.inf or (self._timer is not None and self._timer.when() <= due):
+        if due >= self._timer_at:
             return
         if self._timer is not None:
             self._timer.cancel()
+        self._timer_at = due
         self._timer = asyncio.get_running_loop().call_at(due, self._time_has_come)
 
     def _time_has_come(self) -> None:
-        self._timer = None
+        self._timer, self._timer_at = None, math.inf
         self._wake_one()
 
     def __len__(self) -> int:

@@ -1,6 +1,8 @@
 """The queue and the loop that every controller stands on."""
 
 import asyncio
+from collections import Counter
+from random import Random
 
 import pytest
 
@@ -108,3 +110,43 @@ async def test_when_the_woken_worker_is_stopped_another_one_takes_the_key():
     first.cancel()
     async with asyncio.timeout(2):
         assert await second == "a"
+
+
+async def test_a_later_date_is_kept_while_others_take_what_is_due():
+    """Whoever takes a key must leave a timer for the rest: the others are asleep."""
+    queue = KeyQueue()
+    takers = [asyncio.create_task(queue.take()) for _ in range(3)]
+    await asyncio.sleep(0)
+    queue.add("soon", 0.02)
+    queue.add("sooner", 0.01)
+    queue.add("last", 0.05)
+    async with asyncio.timeout(2):
+        assert sorted(await asyncio.gather(*takers)) == ["last", "soon", "sooner"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_every_key_is_handed_out_under_a_random_load(seed):
+    random = Random(seed)
+    queue = KeyQueue()
+    looked_at, wanted = Counter(), Counter()
+
+    async def work():
+        while True:
+            key = await queue.take()
+            looked_at[key] += 1
+            await asyncio.sleep(random.choice((0, 0, 0.002)))
+            queue.done(key)
+
+    workers = [asyncio.create_task(work()) for _ in range(4)]
+    for _ in range(150):
+        key = str(random.randrange(20))
+        before = looked_at[key]
+        queue.add(key, random.choice((0, 0, 0.001, 0.01)))
+        wanted[key] = before + 1
+        if random.random() < 0.3:
+            await asyncio.sleep(random.choice((0, 0.003)))
+    async with asyncio.timeout(5):
+        while len(queue) or any(looked_at[key] < count for key, count in wanted.items()):
+            await asyncio.sleep(0.01)
+    for worker in workers:
+        worker.cancel()
