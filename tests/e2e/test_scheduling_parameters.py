@@ -9,8 +9,8 @@ SPEC = """{"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName":
   {"opaque": {"driver": "d.example.com", "parameters": { "b" : 1.0, "a" : [ "x", null ], "A": "\\u00e9" } } } ] } }"""
 
 
-async def test_parameters_with_blanks_are_no_obstacle(peer):
-    async with Cluster(peer) as cluster:
+async def test_parameters_with_blanks_are_no_obstacle(controlled):
+    async with Cluster(controlled) as cluster:
         await cluster.devices(await cluster.node("a"), "g0", "g1")
         gpu = await cluster.device_class()
         text = f'{{"metadata": {{"name": "odd"}}, "spec": {{"spec": {SPEC % gpu}}}}}'

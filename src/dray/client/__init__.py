@@ -29,7 +29,7 @@ from dray.client.errors import (
     TransportError,
     Unauthorized,
 )
-from dray.client.exact import add_to_metadata
+from dray.client.exact import change_metadata
 from dray.client.informer import Handler, Informer, key_of
 from dray.client.kubeconfig import Endpoint, load_endpoint, load_in_cluster, load_kubeconfig
 from dray.client.leading import LeaderElection
@@ -70,7 +70,7 @@ __all__ = [
     "TransportError",
     "Unauthorized",
     "WatchEvent",
-    "add_to_metadata",
+    "change_metadata",
     "key_of",
     "load_endpoint",
     "load_in_cluster",

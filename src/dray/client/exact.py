@@ -4,17 +4,17 @@ kube-apiserver keeps the opaque parameters of a claim as the bytes that somebody
 by byte, and yet shows them without blanks when it is asked for JSON. So a claim made by a client
 that writes blanks (Python's json.dumps does) cannot be updated by way of JSON at all: whatever is sent
 back differs, and "spec: field is immutable" is the answer. In the binary form nothing gets
-lost. Here is as much of it as is needed to add to the metadata without understanding the rest:
+lost. Here is as much of it as is needed to change the metadata without understanding the rest:
 
     "k8s\\0" Unknown{1: TypeMeta, 2: object, …}      object{1: ObjectMeta, …}
 
 A field is a key (number and wire type) and a value; in a message that is read from the left the later
-of two equal map keys wins, and list entries add up. So adding is appending.
+of two equal map keys wins, and list entries add up. So adding is appending, and removing is leaving out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -36,15 +36,16 @@ class _Written(msgspec.Struct):
     metadata: ObjectMeta
 
 
-async def add_to_metadata(
+async def change_metadata(
     client: Client,
     resource: Resource,
     meta: ObjectMeta,
     *,
     annotations: Mapping[str, str] | None = None,
     finalizers: Sequence[str] = (),
+    without_finalizers: Sequence[str] = (),
 ) -> str:
-    """Add to an object at the revision of `meta`; return its new revision.
+    """Set annotations, add or remove finalizers at the revision of `meta`; return the new revision.
 
     Raises Conflict when the object is another one or has changed, NotFound when it is gone.
     """
@@ -58,7 +59,7 @@ async def add_to_metadata(
     old = _part(stored, _META)
     if (_part(old, _UID).decode(), _part(old, _REVISION).decode()) != (meta.uid, meta.resource_version):
         raise Conflict(409, Status(409, "Conflict", "the object has changed"), str(asked))
-    new = old
+    new = _without(old, _FINALIZERS, {each.encode() for each in without_finalizers})
     for key, value in (annotations or {}).items():
         new += _spell(_ANNOTATIONS, _spell(1, key.encode()) + _spell(2, value.encode()))
     for finalizer in finalizers:
@@ -107,6 +108,15 @@ def _with_part(message: bytes, number: int, value: bytes) -> bytes:
         for each, start, _, end in _fields(message)
     ]
     return b"".join(pieces)
+
+
+def _without(message: bytes, number: int, values: Collection[bytes]) -> bytes:
+    """Return the message without the entries of a list that have one of these values."""
+    return b"".join(
+        message[start:end]
+        for each, start, value, end in _fields(message)
+        if each != number or message[value:end] not in values
+    )
 
 
 def _spell(number: int, value: bytes) -> bytes:

@@ -19,7 +19,7 @@ import msgspec
 from dray.api.core import Pod, PodGroup, PodResourceClaim
 from dray.api.meta import ObjectMeta
 from dray.api.resource import ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate
-from dray.client import STRATEGIC_PATCH, Invalid, NotFound, key_of
+from dray.client import STRATEGIC_PATCH, Invalid, NotFound, change_metadata, key_of
 from dray.client.resources import CLAIM_TEMPLATES, CLAIMS, POD_GROUPS, PODS
 from dray.control.reconciling import Caches, Clock, Controller, ignoring_absence, utc_now
 
@@ -481,7 +481,8 @@ class ClaimController(Controller):
         """Let a claim go: the server compares opaque parameters byte by byte, whatever the patch is about.
 
         A merge patch drops their blanks, a strategic patch sorts their keys; where one of them looks
-        like a change of the immutable spec, the other does not (see `dray.api.raw_json`).
+        like a change of the immutable spec, the other may not (see `dray.api.raw_json`), and where both
+        do, only the binary form is left.
         """
         meta = claim.metadata
         precondition = {"resourceVersion": meta.resource_version}
@@ -495,7 +496,12 @@ class ClaimController(Controller):
         except Invalid:
             rest = [name for name in meta.finalizers if name != FINALIZER]
             patch = {"metadata": {**precondition, "finalizers": rest or None}}
-            await ignoring_absence(self.client.patch(CLAIMS, meta.name, patch, meta.namespace))
+            try:
+                await ignoring_absence(self.client.patch(CLAIMS, meta.name, patch, meta.namespace))
+            except Invalid:
+                await ignoring_absence(
+                    change_metadata(self.client, CLAIMS, meta, without_finalizers=[FINALIZER])
+                )
 
     async def _delete_when_owner_is_done(self, claim: ResourceClaim) -> None:
         for owner in claim.metadata.owner_references:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.api.meta import ObjectMeta
-from dray.client import Client, Conflict, Response, TransportError, add_to_metadata
+from dray.client import Client, Conflict, Response, TransportError, change_metadata
 from dray.client.exact import _MAGIC, PROTOBUF, _fields, _part, _spell, _varint, _with_part
 from dray.client.resources import CLAIMS
 
@@ -41,7 +41,7 @@ class Server:
 
 async def test_annotations_and_finalizers_are_appended_and_nothing_else_changes():
     server = Server()
-    revision = await add_to_metadata(Client(server), CLAIMS, META, annotations={"k": "new"}, finalizers=["f"])
+    revision = await change_metadata(Client(server), CLAIMS, META, annotations={"k": "new"}, finalizers=["f"])
     assert revision == "8"
     asked, sent = server.requests
     assert asked.headers == {"Accept": PROTOBUF}
@@ -55,18 +55,26 @@ async def test_annotations_and_finalizers_are_appended_and_nothing_else_changes(
     assert _with_part(envelope, 2, OBJECT) == ENVELOPE
 
 
+async def test_finalizers_are_removed_by_name():
+    meta = STORED_META + _spell(14, b"keep") + _spell(14, b"drop")
+    server = Server(_MAGIC + _with_part(ENVELOPE, 2, _spell(1, meta) + _spell(2, SPEC)))
+    await change_metadata(Client(server), CLAIMS, META, without_finalizers=["drop", "unknown"])
+    stored = _part(server.requests[1].body[len(_MAGIC) :], 2)
+    assert stored == _spell(1, STORED_META + _spell(14, b"keep")) + _spell(2, SPEC)
+
+
 @pytest.mark.parametrize("known", [{"uid": "u-2"}, {"resource_version": "6"}])
 async def test_another_object_or_revision_is_a_conflict(known):
     server = Server()
     fields = {"name": "c", "namespace": "ns", "uid": "u-1", "resource_version": "7", **known}
     with pytest.raises(Conflict):
-        await add_to_metadata(Client(server), CLAIMS, ObjectMeta(**fields), finalizers=["f"])
+        await change_metadata(Client(server), CLAIMS, ObjectMeta(**fields), finalizers=["f"])
     assert [each.method for each in server.requests] == ["GET"]
 
 
 async def test_a_server_that_answers_in_json_is_told_so():
     with pytest.raises(TransportError, match="does not speak"):
-        await add_to_metadata(Client(Server(b"{}")), CLAIMS, META)
+        await change_metadata(Client(Server(b"{}")), CLAIMS, META)
 
 
 @given(st.lists(st.tuples(st.integers(1, 3000), st.binary(max_size=300)), max_size=20))

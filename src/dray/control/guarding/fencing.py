@@ -12,7 +12,7 @@ import asyncio
 import msgspec
 
 from dray.api.meta import ObjectMeta
-from dray.client import Client, Conflict, Invalid, NotFound, add_to_metadata
+from dray.client import Client, Conflict, Invalid, NotFound, change_metadata
 from dray.client import resources as kinds
 from dray.control.guarding.views import Status
 
@@ -83,7 +83,7 @@ async def _annotate_exactly(client: Client, meta: _Metadata) -> bool:
         name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version
     )
     try:
-        await add_to_metadata(client, kinds.CLAIMS, known, annotations={ANNOTATION: meta.resource_version})
+        await change_metadata(client, kinds.CLAIMS, known, annotations={ANNOTATION: meta.resource_version})
     except (Conflict, NotFound):
         return False
     return True

@@ -39,7 +39,7 @@ from dray.client import (
     NotFound,
     ServerFailed,
     TransportError,
-    add_to_metadata,
+    change_metadata,
     key_of,
 )
 from dray.client import resources as kinds
@@ -210,7 +210,7 @@ class Committer:
                 revision = written.metadata.resource_version
             except Invalid:
                 # kube-apiserver shows parameters in another spelling than it keeps, and misses that one now.
-                revision = await add_to_metadata(
+                revision = await change_metadata(
                     self.client, kinds.CLAIMS, claim.metadata, finalizers=[FINALIZER]
                 )
         meta = _Metadata(name=name, namespace=namespace, uid=claim.metadata.uid, resource_version=revision)
