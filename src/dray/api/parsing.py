@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn
 
 __all__ = ["Duplicates", "ExactFloat", "ParseError", "parse_json", "parse_yaml", "parse_yaml_documents"]
 
+_BLANKS: Final = " \t\n\r"
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 Json = Any  # None, bool, int, float, str, list and dict of these
@@ -62,14 +63,28 @@ def parse_json(data: bytes) -> Json:
     """Parse one JSON value; raise ParseError."""
     text = decode_text(data)
     try:
-        value = _DECODER.decode(text)
+        value, is_all = _scanned(text)
+        if not is_all:
+            value = _DECODER.decode(text)
     except RecursionError:
         raise ParseError("exceeded max depth") from None
     except ValueError as error:
         raise ParseError(_json_complaint(error)) from None
-    if _SURROGATE_ESCAPE.search(text):
+    if "\\u" in text and _SURROGATE_ESCAPE.search(text):
         value = _without_lone_surrogates(value)
     return value
+
+
+def _scanned(text: str) -> tuple[Json, bool]:
+    """Parse the value at the very start of a text; tell whether it was all of the text.
+
+    This is what the decoder does after it looked for blanks, which programs do not send.
+    """
+    try:
+        value, end = _DECODER.raw_decode(text)
+    except json.JSONDecodeError:
+        return None, False
+    return value, end == len(text) or not text[end:].strip(_BLANKS)
 
 
 def decode_text(data: bytes) -> str:

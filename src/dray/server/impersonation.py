@@ -129,6 +129,8 @@ _MODES = (
 
 def _wanted_user(request: Request) -> User | None:
     """Read the headers; None when nobody is to be impersonated."""
+    if "impersonate-" not in " ".join(request.headers):
+        return None
     name, uid = request.header("impersonate-user"), request.header("impersonate-uid")
     groups = _values(request, "impersonate-group")
     extra = {

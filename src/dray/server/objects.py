@@ -84,7 +84,6 @@ class Objects:
         self._find_kind = find_kind
         self._schema_of = schema_of
         self._cache: dict[str, tuple[int, Object]] = {}
-        self._replaced: tuple[str, int, Object] = ("", 0, {})  # the last to leave the cache for a newer one
         self._views: dict[str, tuple[int, Object]] = {}
         self._openings: dict[Kind, bytes] = {}
 
@@ -119,9 +118,6 @@ class Objects:
         return obj
 
     def _remember(self, key: str, revision: int, size: int, obj: Object) -> None:
-        replaced = self._cache.get(key)
-        if replaced is not None:
-            self._replaced = (key, *replaced)
         if size <= CACHED_BYTES_EACH:
             if len(self._cache) >= CACHED_OBJECTS:
                 self._cache.pop(next(iter(self._cache)))
@@ -156,10 +152,6 @@ class Objects:
         cached = self._cache.get(record.key)
         if cached is not None and cached[0] == record.revision:
             return cached[1]
-        # Whoever follows writes asks for what this very write replaced.
-        key, revision, obj = self._replaced
-        if key == record.key and revision == record.revision:
-            return obj
         return decode_stored(self._schema_of(kind), record.value)
 
     def opening(self, kind: Kind) -> bytes:

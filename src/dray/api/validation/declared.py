@@ -212,8 +212,18 @@ class _Walk:
             for key, item in value.items():
                 errors += self.check(rule.each, item, old.get(key), path.key(key), key in old)
         for name, inner in rule.fields.items():
-            errors += self.check(inner, value.get(name), old.get(name), path.child(name), correlated)
+            item, before = value.get(name), old.get(name)
+            # What is not there and need not be is most of every object; so is what nobody touched.
+            if item is before and (
+                (correlated and self.is_update) or (item is None and _may_be_absent(inner))
+            ):
+                continue
+            errors += self.check(inner, item, before, path.child(name), correlated)
         return errors
+
+
+def _may_be_absent(rule: Declared) -> bool:
+    return not rule.required and (rule.nullable or not (rule.fields or rule.union))
 
 
 def _is_absent(rule: Declared, value: Any) -> bool:

@@ -18,6 +18,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from dray.api.raw_json import RawJson
@@ -67,8 +68,7 @@ class Path(str):
 
     def child(self, *names: str) -> Path:
         """Return the path of a field inside this one."""
-        inner = ".".join(names)
-        return Path(f"{self}.{inner}" if self else inner)
+        return _child(self, names)
 
     def at(self, position: int) -> Path:
         """Return the path of an item of this list."""
@@ -77,6 +77,12 @@ class Path(str):
     def key(self, name: str) -> Path:
         """Return the path of an entry of this map."""
         return Path(f"{self}[{name}]")
+
+
+@lru_cache(maxsize=4096)  # the same few paths are made for every object, and seldom shown
+def _child(path: Path, names: tuple[str, ...]) -> Path:
+    inner = ".".join(names)
+    return Path(f"{path}.{inner}" if path else inner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 Format = Callable[[str], list[str]]
 
@@ -131,12 +132,17 @@ def dns_1035_label(text: str) -> list[str]:
 
 def label_key(text: str) -> list[str]:
     """Check the key of a label, annotation, taint or condition: `[domain/]name`."""
+    return list(_label_key_problems(text))
+
+
+@lru_cache(maxsize=4096)  # there are far fewer keys than objects that carry them
+def _label_key_problems(text: str) -> tuple[str, ...]:
     parts = text.split("/")
     if len(parts) > 2:
         rule = _with_pattern(_WORD_RULE, _WORD, "MyName", "my.name", "123-abc")
-        return [
-            f"a valid label key {rule} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
-        ]
+        return (
+            f"a valid label key {rule} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
+        )
     problems = []
     if len(parts) == 2:
         if not parts[0]:
@@ -150,7 +156,7 @@ def label_key(text: str) -> list[str]:
         problems.append(f"name part must be no more than {LABEL_MAX} bytes")
     if not _WORD_RE.fullmatch(name):
         problems.append(f"name part {_with_pattern(_WORD_RULE, _WORD, 'MyName', 'my.name', '123-abc')}")
-    return problems
+    return tuple(problems)
 
 
 def label_value(text: str) -> list[str]:

@@ -72,12 +72,25 @@ def validate_new_metadata(
         errors += invalid_each(path.child("name"), name, name_format(name))
     errors += _validate_namespace(metadata.get("namespace") or "", namespaced, path.child("namespace"))
     errors += _validate_generation(metadata, path)
-    errors += validate_labels(metadata.get("labels"), path.child("labels"))
-    errors += validate_annotations(metadata.get("annotations"), path.child("annotations"))
-    errors += _validate_owners(metadata.get("ownerReferences") or [], path.child("ownerReferences"))
-    errors += _validate_finalizers(metadata.get("finalizers") or [], path.child("finalizers"))
-    errors += _validate_qualified_finalizers(metadata, path) if qualified_finalizers else []
-    return errors + _validate_managed_fields(metadata.get("managedFields") or [], path.child("managedFields"))
+    errors += _validate_descriptions(metadata, path)
+    if metadata.get("finalizers"):
+        errors += _validate_finalizers(metadata["finalizers"], path.child("finalizers"))
+        errors += _validate_qualified_finalizers(metadata, path) if qualified_finalizers else []
+    if metadata.get("managedFields"):
+        errors += _validate_managed_fields(metadata["managedFields"], path.child("managedFields"))
+    return errors
+
+
+def _validate_descriptions(metadata: Json, path: Path) -> list[FieldError]:
+    """Check what others say about an object: labels, annotations, owners. Most objects have few of them."""
+    errors: list[FieldError] = []
+    if metadata.get("labels"):
+        errors += validate_labels(metadata["labels"], path.child("labels"))
+    if metadata.get("annotations"):
+        errors += validate_annotations(metadata["annotations"], path.child("annotations"))
+    if metadata.get("ownerReferences"):
+        errors += _validate_owners(metadata["ownerReferences"], path.child("ownerReferences"))
+    return errors
 
 
 def validate_changed_metadata(
@@ -94,20 +107,24 @@ def validate_changed_metadata(
         errors.append(
             invalid(path.child("generation"), new.get("generation") or 0, "must not be decremented")
         )
-    for name in (
-        "name",
-        "namespace",
-        "uid",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-    ):
-        errors += validate_immutable(new.get(name), old.get(name), path.child(name))
-    errors += validate_labels(new.get("labels"), path.child("labels"))
-    errors += validate_annotations(new.get("annotations"), path.child("annotations"))
-    errors += _validate_owners(new.get("ownerReferences") or [], path.child("ownerReferences"))
+    for name in _IDENTITY:
+        if new.get(name) is not old.get(name):
+            errors += validate_immutable(new.get(name), old.get(name), path.child(name))
+    errors += _validate_descriptions(new, path)
     errors += _validate_qualified_finalizers(new, path) if qualified_finalizers else []
-    return errors + _validate_managed_fields(new.get("managedFields") or [], path.child("managedFields"))
+    if new.get("managedFields"):
+        errors += _validate_managed_fields(new["managedFields"], path.child("managedFields"))
+    return errors
+
+
+_IDENTITY = (
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
 
 
 def validate_template_metadata(metadata: Json | None, path: Path) -> list[FieldError]:
@@ -249,6 +266,8 @@ def _no_new_finalizers(new: list[str], old: list[str], path: Path) -> list[Field
 def _validate_managed_fields(entries: list[Json], path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     for number, entry in enumerate(entries):
+        if _is_sound_entry(entry):
+            continue
         here = path.at(number)
         operation, fields_type = entry.get("operation") or "", entry.get("fieldsType") or ""
         if not operation:
@@ -261,6 +280,18 @@ def _validate_managed_fields(entries: list[Json], path: Path) -> list[FieldError
         if size(entry.get("subresource") or "") > _SUBRESOURCE_MAX_BYTES:
             errors.append(too_long(here.child("subresource"), _SUBRESOURCE_MAX_BYTES))
     return errors
+
+
+def _is_sound_entry(entry: Json) -> bool:
+    """Tell whether there is nothing to say about an entry, as with all that the server writes itself."""
+    manager, subresource = entry.get("manager") or "", entry.get("subresource") or ""
+    return (
+        entry.get("operation") in ("Apply", "Update")
+        and (entry.get("fieldsType") or "FieldsV1") == "FieldsV1"
+        and manager.isprintable()
+        and size(manager) <= _MANAGER_MAX_BYTES
+        and size(subresource) <= _SUBRESOURCE_MAX_BYTES
+    )
 
 
 def validate_field_manager(manager: str, path: Path) -> list[FieldError]:

@@ -48,8 +48,22 @@ _SPEC = Path("spec")
 
 def validate_pod(pod: Json, context: ValidationContext) -> list[FieldError]:
     """Check a new pod."""
-    errors = validate_pod_content(pod)
-    spec = pod.get("spec") or {}
+    spec, accepted = pod.get("spec") or {}, context.accepted
+    # Pods of one workload are equal but for their metadata; of that, the spec's rules see one annotation.
+    seal = None
+    if accepted is not None and not _is_mirror(metadata_of(pod)):
+        seal = accepted.seal("Pod", context.version, spec)
+    if seal is not None and accepted is not None and seal in accepted:
+        return validate_new_metadata(metadata_of(pod), namespaced=True)
+    metadata_errors, errors = _validate_parts(pod)
+    errors += _validate_new_only(spec)
+    if seal is not None and accepted is not None and not errors:
+        accepted.add(seal)
+    return metadata_errors + errors
+
+
+def _validate_new_only(spec: Json) -> list[FieldError]:
+    errors: list[FieldError] = []
     if spec.get("ephemeralContainers"):
         errors.append(forbidden(_SPEC.child("ephemeralContainers"), "cannot be set on create"))
     if spec.get("nodeName") and spec.get("schedulingGates"):
@@ -60,9 +74,14 @@ def validate_pod(pod: Json, context: ValidationContext) -> list[FieldError]:
 
 def validate_pod_content(pod: Json) -> list[FieldError]:
     """Check metadata and spec of a pod, new or changed."""
+    metadata_errors, errors = _validate_parts(pod)
+    return metadata_errors + errors
+
+
+def _validate_parts(pod: Json) -> tuple[list[FieldError], list[FieldError]]:
     metadata, spec = metadata_of(pod), pod.get("spec") or {}
-    errors = validate_new_metadata(metadata, namespaced=True)
-    errors += validate_pod_spec(spec, _SPEC, metadata)
+    metadata_errors = validate_new_metadata(metadata, namespaced=True)
+    errors = validate_pod_spec(spec, _SPEC, metadata)
     grace = spec.get("terminationGracePeriodSeconds") or 0
     if grace < 0:
         here = _SPEC.child("terminationGracePeriodSeconds")
@@ -73,7 +92,11 @@ def validate_pod_content(pod: Json) -> list[FieldError]:
             if image != image.strip():
                 here = _SPEC.child(field).at(number).child("image")
                 errors.append(invalid(here, image, "must not have leading or trailing whitespace"))
-    return errors
+    return metadata_errors, errors
+
+
+def _is_mirror(metadata: Json) -> bool:
+    return MIRROR_ANNOTATION in (metadata.get("annotations") or {})
 
 
 def validate_pod_template(template: Json, path: Path) -> list[FieldError]:
@@ -118,7 +141,7 @@ def validate_pod_spec(spec: Json, path: Path, metadata: Json) -> list[FieldError
 
 
 def _validate_resource_claims(claims: list[Json], path: Path, metadata: Json) -> list[FieldError]:
-    if claims and MIRROR_ANNOTATION in (metadata.get("annotations") or {}):
+    if claims and _is_mirror(metadata):
         # Once per claim, and on no field at all: that is how the reference says it.
         return [forbidden(Path(""), "static pods do not support resource claims")]
     return validate_claim_sources(claims, path)

@@ -19,6 +19,7 @@ from dray.server.admission.escalation import RoleEscalation
 from dray.server.admission.limits import LimitRanger
 from dray.server.admission.namespaces import NamespaceLifecycle
 from dray.server.admission.node_restriction import NodeRestriction
+from dray.server.admission.plugin import Quiet
 from dray.server.admission.priority import Priority
 from dray.server.admission.quota import ResourceQuota
 from dray.server.admission.service_accounts import ServiceAccount
@@ -51,6 +52,21 @@ class AdmissionChain:
     """All plugins that are on; satisfies what the writing verbs call admission."""
 
     plugins: Sequence[Plugin] = field(default_factory=tuple)
+    _mutating: list[Plugin] = field(init=False)
+    _validating: list[Plugin] = field(init=False)
+    _protecting: list[Plugin] = field(init=False)
+    _following: list[Plugin] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Every write asks; plugins that inherit their silence need not be asked.
+        self._mutating = self._with("mutate")
+        self._validating = self._with("validate")
+        self._protecting = self._with("validate_delete")
+        self._following = self._with("observe")
+
+    def _with(self, step: str) -> list[Plugin]:
+        silent = getattr(Quiet, step)
+        return [plugin for plugin in self.plugins if getattr(type(plugin), step, None) is not silent]
 
     @classmethod
     def standard(
@@ -85,22 +101,22 @@ class AdmissionChain:
 
     def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
         """Let every plugin complete the object."""
-        for plugin in self.plugins:
+        for plugin in self._mutating:
             plugin.mutate(call, operation, new, old)
 
     def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
         """Let every plugin judge the object."""
-        for plugin in self.plugins:
+        for plugin in self._validating:
             plugin.validate(call, operation, new, old)
 
     def validate_delete(self, call: Call, old: Object) -> None:
         """Let every plugin judge a deletion."""
-        for plugin in self.plugins:
+        for plugin in self._protecting:
             plugin.validate_delete(call, old)
 
     def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
         """Tell every plugin about a committed write."""
-        for plugin in self.plugins:
+        for plugin in self._following:
             plugin.observe(group, resource, old, new)
 
 
