@@ -18,7 +18,7 @@ from clusters import Cluster
 from guards import GuardProcess, Watcher, allocation, give, guarding, metrics_of, unguarded
 
 from dray.client import MERGE_PATCH, Conflict, NotFound, ServerFailed
-from dray.client.resources import CLAIMS
+from dray.client.resources import CLAIMS, LEASES
 from dray.client.resources import NAMESPACES as _NAMESPACES
 from dray.control.guarding import make_identity
 from dray.control.guarding.fencing import ANNOTATION
@@ -366,6 +366,23 @@ async def test_a_guard_that_slept_does_not_trust_its_lease(guarded_peer):
                 await other.kill()
         assert answer["response"]["allowed"] is False
         assert answer["response"]["status"]["code"] == 503
+
+
+async def test_a_deleted_lease_does_not_make_two_judges(guarded_peer):
+    async with judged(guarded_peer) as (cluster, _, guard):
+        other = GuardProcess(guarded_peer)
+        await other.start(is_awaited=False)
+        try:
+            await asyncio.sleep(1.0)
+            await cluster.client.delete(LEASES, CONFIGURATION, "kube-system")
+            seen = []
+            for _ in range(160):
+                seen.append([each.reports[-1]["is_ready"] for each in (guard, other)])
+                await asyncio.sleep(0.05)
+            assert [True, True] not in seen
+            assert sum(seen[-1]) == 1
+        finally:
+            await other.stop()
 
 
 async def test_an_allocation_past_the_guard_is_found_out(guarded_peer):

@@ -223,8 +223,15 @@ async def _serve(
 
 async def _lead(election: LeaderElection, guard: Guard) -> None:
     """Judge whenever the lease is ours; each time begins with an empty book, and with fences."""
+
+    async def lead() -> None:
+        if election.is_new:
+            # The first guard ever, or somebody deleted the lease of one that has not noticed yet.
+            await asyncio.sleep(election.lease_duration)
+        await guard.run()
+
     while True:
-        await election.run(guard.run)
+        await election.run(lead)
         logging.getLogger("dray.guard").warning("the lease could not be renewed in time: standing by")
 
 

@@ -62,6 +62,7 @@ class LeaderElection:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     clock: Callable[[], float] = time.monotonic
     is_leading: bool = False
+    is_new: bool = False  # there was no lease: whoever held one that was deleted may still believe in it
     confirmed_at: float = float("-inf")  # `clock` just before the last write that took or kept the lease
 
     @property
@@ -111,10 +112,13 @@ class LeaderElection:
                 holder = lease.spec.holder_identity
                 duration = lease.spec.lease_duration_seconds or self.lease_duration
                 if not holder or holder == self.identity or loop.time() - unchanged_since >= duration:
+                    self.is_new = False
                     return await self._confirm(self._write(lease))
             except NotFound:
                 with contextlib.suppress(AlreadyExists):
-                    return await self._confirm(self._create())
+                    made = await self._confirm(self._create())
+                    self.is_new = True
+                    return made
                 continue
             except (Conflict, ClientError) as error:
                 log.debug("lease %s: %s", self.name, error)

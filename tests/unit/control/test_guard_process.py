@@ -319,6 +319,7 @@ async def test_a_lease_is_certain_only_for_a_while_after_its_last_confirmation(a
     done = asyncio.Event()
     task = asyncio.create_task(election.run(done.wait))
     await until(lambda: election.is_leading)
+    assert election.is_new  # nobody had made the lease
     assert election.is_certain
     api.is_away = True
     await asyncio.sleep(0.05)
@@ -331,6 +332,8 @@ async def test_a_lease_is_certain_only_for_a_while_after_its_last_confirmation(a
     done.set()
     await task
     assert not election.is_certain
+    await election.run(done.wait)
+    assert not election.is_new
 
 
 # --- TLS and pages ---------------------------------------------------------------------------
