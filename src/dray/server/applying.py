@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from dray.api.codec import may_hold_raw
 from dray.api.kinds import Kind, split_api_version
 from dray.api.parsing import ParseError, parse_json, parse_yaml
 from dray.api.raw_json import RawJson
@@ -145,7 +146,10 @@ class Applier:
         if isinstance(metadata, dict) and metadata.get("managedFields") is not None:
             raise errors.bad_request("metadata.managedFields must be nil")
         self._check(call, value)
-        config: Object = _sealed(value, self._handlers.versions.schema(route.kind, route.version))
+        schema = self._handlers.versions.schema(route.kind, route.version)
+        config: Object = value
+        if schema is not None and may_hold_raw(schema, value):
+            config = _sealed(value, schema)
         return config
 
     def _check(self, call: Call, value: Object) -> None:

@@ -20,8 +20,8 @@ them apart. `check_claim_status` asks for the synthetic subresources
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from dray.api.validation.fields import FieldError
 from dray.api.validation.fields import forbidden as forbidden_field
@@ -41,8 +41,7 @@ NODE_NAME_EXTRA = "authentication.kubernetes.io/node-name"
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
-@dataclass(frozen=True, slots=True)
-class Attributes:
+class Attributes(NamedTuple):
     """What a request asks, as authorisation sees it."""
 
     user: User
@@ -164,7 +163,7 @@ class Authorizer:
         """
         complaints: list[FieldError] = []
         if any((new.get(part) or None) != (old.get(part) or None) for part in ("allocation", "reservedFor")):
-            asked = replace(attributes, subresource="binding", namespace="", name="")
+            asked = attributes._replace(subresource="binding", namespace="", name="")
             decision = self.authorize(asked)
             if not decision.allowed:
                 complaints.append(
@@ -180,7 +179,7 @@ class Authorizer:
         if _acts_on_its_own_node(attributes.user, new.get("allocation")):
             verbs.insert(0, f"associated-node:{attributes.verb}")
         for driver in sorted(_changed_drivers(new.get("devices") or (), old.get("devices") or ())):
-            questions = [replace(attributes, verb=verb, subresource="driver", name=driver) for verb in verbs]
+            questions = [attributes._replace(verb=verb, subresource="driver", name=driver) for verb in verbs]
             decisions = [self.authorize(question) for question in questions]
             if not any(decision.allowed for decision in decisions):
                 why = refusal(questions[0], decisions[0].reason).message

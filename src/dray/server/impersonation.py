@@ -72,7 +72,7 @@ class _Mode:
     def questions(self, wanted: User, asked: Attributes) -> Iterator[Attributes]:
         """Yield what must all be allowed."""
         if self.name:
-            yield replace(asked, verb=f"impersonate-on:{self.name}:{asked.verb}")
+            yield asked._replace(verb=f"impersonate-on:{self.name}:{asked.verb}")
         # The old verb is asked in the core group; that cannot be changed any more.
         group = AUTHENTICATION if self.name else ""
         sender = asked.user

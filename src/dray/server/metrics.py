@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from dray.server.requests import Request, Response
 
@@ -34,9 +35,8 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 Samples = Callable[[], Iterable[tuple[Mapping[str, str], float]]]  # labels, value
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLabels:
-    """By what a request is counted."""
+class RequestLabels(NamedTuple):
+    """By what a request is counted. A tuple, because it is looked up several times for each request."""
 
     verb: str
     group: str = ""
@@ -47,7 +47,7 @@ class RequestLabels:
 
     def pairs(self) -> dict[str, str]:
         """Return the labels by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return self._asdict()
 
 
 _OTHER = RequestLabels("other")

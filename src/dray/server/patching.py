@@ -9,7 +9,6 @@ Server-side apply is in `applying`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from dray.api.codec import may_hold_raw
@@ -113,7 +112,7 @@ class Patcher:
             )
         # A patch may even change the version; the result is then read as that version.
         version = said
-        quiet = Call(call.request, replace(call.route, version=version), call.user)
+        quiet = Call(call.request, call.route._replace(version=version), call.user)
         try:
             obj = self._handlers.read(quiet, versions.schema(kind, version), document, "Warn")
         except errors.ApiError as problem:

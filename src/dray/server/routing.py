@@ -10,8 +10,8 @@ known path does not have.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from dray.api.kinds import Kind
 from dray.server import errors
@@ -24,8 +24,7 @@ _OWN_SUBRESOURCES_OF_NAMESPACES = {"status", "finalize"}
 _FALSE_WATCH = {"false", "0"}  # anything else that is present and not empty means true
 
 
-@dataclass(frozen=True, slots=True)
-class ResourcePath:
+class ResourcePath(NamedTuple):
     """A path below /api/v1 or /apis/group/version, taken apart."""
 
     group: str
@@ -38,8 +37,7 @@ class ResourcePath:
     watch: bool = False  # an old path that begins with /watch/
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """A served resource path and what is asked of it."""
 
     kind: Kind
@@ -66,7 +64,7 @@ def split_path(path: str) -> ResourcePath | None:
         return None
     if parts[:1] == ["watch"]:
         found = _split_inner(group, version, parts[1:])
-        return replace(found, watch=True)
+        return found._replace(watch=True)
     return _split_inner(group, version, parts)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring
 from typing import Any
 
 from dray.api import codec
@@ -70,6 +71,8 @@ def step_of(schema: Type, item: Any) -> str:
 
 
 def _text(value: Any) -> str:
+    if type(value) is str:
+        return encode_basestring(value)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
@@ -119,6 +122,8 @@ def compare(old: Any, new: Any, schema: Type | None, ignored: frozenset[str] = f
         if name in ignored:
             continue
         before, after = old.get(name, ABSENT), new.get(name, ABSENT)
+        if after is before or after == before:
+            continue
         member = _member_type(schema, name)
         if name == "spec" and member is not None:
             _compare_known(before, after, member, comparison)
@@ -159,8 +164,10 @@ def _seal(value: Any) -> bytes:
 
 
 def _compare_members(old: Any, new: Any, schema: Type | None, out: Comparison) -> None:
-    for name in old:
-        _compare(old[name], new.get(name, ABSENT), _member_type(schema, name), f"f:{name}", out)
+    for name, before in old.items():
+        after = new.get(name, ABSENT)
+        if after is not before and after != before:  # few members differ
+            _compare(before, after, _member_type(schema, name), f"f:{name}", out)
     for name in new:
         if name not in old:
             _compare(ABSENT, new[name], _member_type(schema, name), f"f:{name}", out)
