@@ -77,11 +77,31 @@ class Deleter:
         if graceful:
             # Watchers see a pod marked before they see it gone, even when it goes at once.
             new, record = await self.objects.put(kind, record.key, new, record.revision)
+            return await self._finish(kind, new, record)
         event = await self.objects.store.delete(record.key, record.revision)
         assert event is not None
-        # A deleted pod is shown as marked, other objects as they were last stored.
-        last = new if graceful else old
-        return {**last, "metadata": {**last["metadata"], "resourceVersion": str(event.revision)}}, True
+        return _gone(old, event.revision), True
+
+    async def _finish(self, kind: Kind, marked: Object, record: Record) -> tuple[Object, bool]:
+        """Remove what was marked to go at once, whatever others write to it meanwhile.
+
+        An update of a marked object completes its deletion (see `writing`): then it is gone, as asked.
+        """
+        for _ in range(MOST_ATTEMPTS):
+            try:
+                event = await self.objects.store.delete(record.key, record.revision)
+            except WriteConflict:
+                current = self.objects.store.get(record.key)
+                found = None if current is None else self.objects.decoded(kind, current)
+                if current is None or found is None or found["metadata"]["uid"] != marked["metadata"]["uid"]:
+                    return marked, True
+                if found["metadata"].get("finalizers"):
+                    return found, False
+                marked, record = found, current
+            else:
+                assert event is not None
+                return _gone(marked, event.revision), True
+        raise errors.conflict(kind.group, kind.plural, marked["metadata"]["name"], errors.MODIFIED)
 
     async def _delete_namespace(
         self, kind: Kind, old: Object, record: Record, options: DeleteOptions
@@ -143,6 +163,11 @@ class Deleter:
         metadata["deletionGracePeriodSeconds"] = period
         _count(metadata)
         return False, True
+
+
+def _gone(last: Object, revision: int) -> Object:
+    """Return an object as the answer shows it: a pod as it was marked, others as they were last stored."""
+    return {**last, "metadata": {**last["metadata"], "resourceVersion": str(revision)}}
 
 
 def check_preconditions(kind: Kind, obj: Object, options: DeleteOptions) -> None:

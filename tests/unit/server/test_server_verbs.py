@@ -181,6 +181,45 @@ async def test_a_bound_pod_dies_with_grace_and_an_unbound_one_at_once() -> None:
         assert (await client.call("GET", PODS + "/bound")).code == 404
 
 
+async def _delete_while(client, path, *meanwhile):
+    """Delete a pod at once, and let others write to it between its mark and its end."""
+    store, writes = client.cluster.store, list(meanwhile)
+    delete = store.delete
+
+    async def slow_delete(key, expected):
+        if writes:
+            await writes.pop(0)()
+        return await delete(key, expected)
+
+    store.delete = slow_delete
+    return await client.call("DELETE", path + "?gracePeriodSeconds=0")
+
+
+async def test_a_pod_that_a_late_writer_finished_off_was_deleted_all_the_same() -> None:
+    async with running_cluster() as client:
+        await client.call("POST", PODS, pod("p"))
+
+        async def label():
+            await client.call("PATCH", PODS + "/p", {"metadata": {"labels": {"a": "b"}}}, content=MERGE)
+
+        answer = await _delete_while(client, PODS + "/p", label)
+        assert answer.code == 200 and answer.json["metadata"]["name"] == "p"
+        assert (await client.call("GET", PODS + "/p")).code == 404
+
+
+async def test_a_pod_that_was_replaced_while_it_went_is_not_deleted_with_it() -> None:
+    async with running_cluster() as client:
+        first = (await client.call("POST", PODS, pod("p"))).json["metadata"]["uid"]
+
+        async def replace():
+            await client.call("PATCH", PODS + "/p", {"metadata": {"labels": {"a": "b"}}}, content=MERGE)
+            await client.call("POST", PODS, pod("p"))
+
+        answer = await _delete_while(client, PODS + "/p", replace)
+        assert answer.code == 200 and answer.json["metadata"]["uid"] == first
+        assert (await client.call("GET", PODS + "/p")).json["metadata"]["uid"] != first
+
+
 async def test_a_dry_run_writes_nothing() -> None:
     async with running_cluster() as client:
         dry = await client.call("POST", CLAIMS + "?dryRun=All", claim())
