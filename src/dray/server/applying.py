@@ -239,7 +239,9 @@ def manager_of(call: Call) -> str:
     if given:
         return given
     agent = call.request.header("user-agent").split("/", 1)[0]
-    return "".join(letter for letter in agent if letter.isprintable())[:_LONGEST_MANAGER] or "unknown"
+    if not agent.isprintable():
+        agent = "".join(letter for letter in agent if letter.isprintable())
+    return agent[:_LONGEST_MANAGER] or "unknown"
 
 
 def _without_book(metadata: Object) -> Object:

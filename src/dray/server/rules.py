@@ -60,7 +60,9 @@ class Surroundings:
         if kind.group != _RESOURCE:
             return []
         if kind.kind in ("ResourceClaim", "ResourceClaimTemplate") and "DRAAdminAccess" in self.features:
-            return check_admin_access(new, self._namespace_labels(call))
+            # Few ask for it; only for them the namespace is looked up.
+            if check_admin_access(new, None):
+                return check_admin_access(new, self._namespace_labels(call))
         return []
 
     def status(self, call: Call, new: Object, old: Object) -> list[FieldError]:
@@ -69,7 +71,7 @@ class Surroundings:
         if kind.group != _RESOURCE or kind.kind != "ResourceClaim":
             return []
         problems: list[FieldError] = []
-        if "DRAAdminAccess" in self.features:
+        if "DRAAdminAccess" in self.features and check_admin_access_of_status(new, old, None):
             problems += check_admin_access_of_status(new, old, self._namespace_labels(call))
         if "DRAResourceClaimGranularStatusAuthorization" in self.features:
             route = call.route

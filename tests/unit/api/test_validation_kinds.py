@@ -297,3 +297,28 @@ def test_templates_of_a_workload_neither_come_nor_go():
     assert judged_update("Workload.scheduling.k8s.io", more, old) == [
         ("Forbidden", "spec.podGroupTemplates[2]")
     ]
+
+
+BAD_METADATA = {
+    "name": {"name": ""},
+    "generation": {"generation": -1},
+    "labels": {"labels": {"a b": "x"}},
+    "annotations": {"annotations": {"a b": "x"}},
+    "finalizers": {"finalizers": ["a b"]},
+    "ownerReferences": {"ownerReferences": [{"apiVersion": "v1", "kind": "X", "name": "n"}]},
+    "managedFields": {"managedFields": [{"operation": "Zap"}]},
+}
+
+
+@pytest.mark.parametrize("kind", [kind for kind, rules in VALIDATORS.items() if rules.judges_metadata])
+def test_a_kind_that_says_it_judges_metadata_judges_all_of_it(kind):
+    for part, bad in BAD_METADATA.items():
+        for named in (NAMED, GLOBAL):
+            found = VALIDATORS[kind].create({"metadata": {**named["metadata"], **bad}}, CONTEXT)
+            assert any(error.field.startswith(f"metadata.{part}") for error in found), part
+    judged_places = [
+        error.field
+        for metadata in ({"name": "x"}, {"name": "x", "namespace": "no label"})
+        for error in VALIDATORS[kind].create({"metadata": metadata}, CONTEXT)
+    ]
+    assert "metadata.namespace" in judged_places

@@ -187,8 +187,10 @@ class _Walk:
         self, rule: Declared, items: list[Any], old_items: list[Any], path: Path
     ) -> list[FieldError]:
         errors: list[FieldError] = []
-        keys = [_key(rule.unique_by or (), item) for item in items]
-        if rule.unique_by is not None:
+        keys: list[str] = []
+        if rule.unique_by is not None or (old_items and rule.each is not None):
+            keys = [_key(rule.unique_by or (), item) for item in items]
+        if rule.unique_by is not None and len(set(keys)) < len(keys):
             first = {key: number for number, key in reversed(list(enumerate(keys)))}
             repeated = (number for number, key in enumerate(keys) if first[key] != number)
             errors += [duplicate(path.at(number), items[number]) for number in repeated]
@@ -196,7 +198,7 @@ class _Walk:
             return errors
         old_by_key = {_key(rule.unique_by or (), item): item for item in old_items}
         for number, item in enumerate(items):
-            old = old_by_key.get(keys[number])
+            old = old_by_key.get(keys[number]) if old_by_key else None
             errors += self.check(rule.each, item, old, path.at(number), old is not None)
         return errors
 

@@ -72,7 +72,7 @@ class Path(str):
 
     def at(self, position: int) -> Path:
         """Return the path of an item of this list."""
-        return Path(f"{self}[{position}]")
+        return _item(self, position)
 
     def key(self, name: str) -> Path:
         """Return the path of an entry of this map."""
@@ -83,6 +83,11 @@ class Path(str):
 def _child(path: Path, names: tuple[str, ...]) -> Path:
     inner = ".".join(names)
     return Path(f"{path}.{inner}" if path else inner)
+
+
+@lru_cache(maxsize=4096)
+def _item(path: Path, position: int) -> Path:
+    return Path(f"{path}[{position}]")
 
 
 @dataclass(frozen=True, slots=True)

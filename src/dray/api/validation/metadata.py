@@ -61,6 +61,22 @@ def validate_new_metadata(
     Kinds with newer rules do not judge `generateName` (`checks_prefix=False`): the name that came out of
     it is judged anyway.
     """
+    errors = validate_new_name(metadata, name_format, checks_prefix=checks_prefix, path=path)
+    errors += _validate_namespace(metadata.get("namespace") or "", namespaced, path.child("namespace"))
+    errors += _validate_generation(metadata, path)
+    errors += _validate_descriptions(metadata, path)
+    if metadata.get("finalizers"):
+        errors += _validate_finalizers(metadata["finalizers"], path.child("finalizers"))
+        errors += _validate_qualified_finalizers(metadata, path) if qualified_finalizers else []
+    if metadata.get("managedFields"):
+        errors += _validate_managed_fields(metadata["managedFields"], path.child("managedFields"))
+    return errors
+
+
+def validate_new_name(
+    metadata: Json, name_format: NameFormat, *, checks_prefix: bool = True, path: Path = METADATA
+) -> list[FieldError]:
+    """Check the name of a new object, and what it was generated from."""
     errors: list[FieldError] = []
     prefix, name = metadata.get("generateName") or "", metadata.get("name") or ""
     if prefix and checks_prefix:
@@ -70,14 +86,6 @@ def validate_new_metadata(
         errors.append(required(path.child("name"), "name or generateName is required"))
     else:
         errors += invalid_each(path.child("name"), name, name_format(name))
-    errors += _validate_namespace(metadata.get("namespace") or "", namespaced, path.child("namespace"))
-    errors += _validate_generation(metadata, path)
-    errors += _validate_descriptions(metadata, path)
-    if metadata.get("finalizers"):
-        errors += _validate_finalizers(metadata["finalizers"], path.child("finalizers"))
-        errors += _validate_qualified_finalizers(metadata, path) if qualified_finalizers else []
-    if metadata.get("managedFields"):
-        errors += _validate_managed_fields(metadata["managedFields"], path.child("managedFields"))
     return errors
 
 

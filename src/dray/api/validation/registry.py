@@ -34,7 +34,12 @@ from dray.api.validation import (
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.fields import FieldError, Path, invalid
 from dray.api.validation.formats import path_segment
-from dray.api.validation.metadata import metadata_of, validate_changed_metadata, validate_new_metadata
+from dray.api.validation.metadata import (
+    metadata_of,
+    validate_changed_metadata,
+    validate_new_metadata,
+    validate_new_name,
+)
 
 Json = Mapping[str, Any]
 Create = Callable[[Json, ValidationContext], list[FieldError]]
@@ -50,6 +55,7 @@ class Validators:
     update: Update
     status: Update | None = None
     warnings: Warn | None = None
+    judges_metadata: bool = True  # `create` asks all that `validate_new_metadata` asks, but for names in URLs
 
 
 VALIDATORS: dict[str, Validators] = {
@@ -85,7 +91,7 @@ VALIDATORS: dict[str, Validators] = {
     "ServiceAccount": Validators(
         core_kinds.validate_service_account, core_kinds.validate_service_account_update
     ),
-    "Event": Validators(events.validate_core_event, events.validate_core_event_update),
+    "Event": Validators(events.validate_core_event, events.validate_core_event_update, judges_metadata=False),
     "Event.events.k8s.io": Validators(events.validate_new_event, events.validate_new_event_update),
     "ResourceQuota": Validators(
         quotas.validate_quota, quotas.validate_quota_update, quotas.validate_quota_status
@@ -123,6 +129,7 @@ VALIDATORS: dict[str, Validators] = {
         workloads.validate_disruption_budget,
         workloads.validate_disruption_budget_update,
         workloads.validate_disruption_budget_status,
+        judges_metadata=False,
     ),
     "Role.rbac.authorization.k8s.io": Validators(rbac.validate_role, rbac.validate_role_update),
     "ClusterRole.rbac.authorization.k8s.io": Validators(
@@ -154,6 +161,8 @@ def validate_create(kind: str, obj: Json, context: ValidationContext) -> list[Fi
     validators = VALIDATORS.get(kind)
     errors = validators.create(obj, context) if validators is not None else []
     # What holds for every object is asked last, so that kinds can say it in their own words.
+    if validators is not None and validators.judges_metadata:
+        return _once(errors or validate_new_name(metadata_of(obj), path_segment))
     return _once(errors or _validate_any(obj))
 
 

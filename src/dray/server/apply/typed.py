@@ -88,25 +88,41 @@ def _same(one: Any, other: Any) -> bool:
 def fields_of(value: Any, schema: Type | None) -> Fields:
     """Return the paths that a configuration sets."""
     result: Fields = {}
-    _collect(value, schema, (), result)
+    if not _is_leaf(schema, value):
+        _collect(value, schema, result)
     return result
 
 
-def _collect(value: Any, schema: Type | None, path: Path, result: Fields) -> None:
-    if _is_leaf(schema, value):
-        insert(result, path)
-    elif isinstance(value, dict):
+def _collect(value: Any, schema: Type | None, result: Fields) -> None:
+    """Add the paths below a value that is no leaf."""
+    if isinstance(value, dict):
         for name, item in value.items():
-            inner = (*path, f"f:{name}")
-            _collect(item, _member_type(schema, name), inner, result)
-            if item is None or item == {} or not _is_named(schema, name):
-                insert(result, inner)
+            step, member = f"f:{name}", _member_type(schema, name)
+            is_leaf = _is_leaf(member, item)
+            if not is_leaf:
+                _collect_below(item, member, step, result)
+            if is_leaf or item is None or item == {} or not _is_named(schema, name):
+                insert(result, (step,))
     elif isinstance(value, list):
         assert schema is not None
         for item in value:
-            inner = (*path, step_of(schema, item))
-            _collect(item, schema.element, inner, result)
-            insert(result, inner)
+            step = step_of(schema, item)
+            if not _is_leaf(schema.element, item):
+                _collect_below(item, schema.element, step, result)
+            insert(result, (step,))
+
+
+def _collect_below(value: Any, schema: Type | None, step: str, result: Fields) -> None:
+    """Add the paths of a member or item that is no leaf; without any, it leaves no trace."""
+    known = result.get(step)
+    if known:  # two items may have one name
+        _collect(value, schema, known)
+        return
+    inner: Fields = {}
+    _collect(value, schema, inner)
+    if inner:
+        # What was a member without longer paths stays one.
+        result[step] = inner if known is None else {SELF: {}, **inner}
 
 
 # --- differences ---------------------------------------------------------------
@@ -266,10 +282,10 @@ def merge(live: Any, config: Any, schema: Type | None) -> Any:
         return _merge_lists(live, config, schema)
     if not isinstance(live, dict) or not isinstance(config, dict):
         return config
-    return {
-        name: merge(live.get(name, ABSENT), config.get(name, ABSENT), _member_type(schema, name))
-        for name in {**live, **config}
-    }
+    merged = dict(live)
+    for name, wanted in config.items():
+        merged[name] = merge(live.get(name, ABSENT), wanted, _member_type(schema, name))
+    return merged
 
 
 def _merge_lists(live: list[Any], config: list[Any], schema: Type) -> list[Any]:
