@@ -37,6 +37,7 @@ PAGES = sorted(
 )
 METRIC_MODULES = [
     "dray.server.metrics",
+    "dray.control.guarding.serving",
     "dray.control.scheduling.probes",
     "dray.driver.metrics",
     "dray.node.agent",

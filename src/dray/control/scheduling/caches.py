@@ -9,6 +9,7 @@ because everything happens in one task's turn.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,6 +35,8 @@ from dray.scheduler import (
     claim_keys,
     extra_in_status,
 )
+
+log = logging.getLogger("dray.scheduler")
 
 COMPANY_FOR = 60.0  # seconds that we stay careful after another scheduler was seen
 MAX_FOREIGN_WISHES = 12  # waiting claims of others to leave room for
@@ -263,6 +266,12 @@ class Caches:
         if new.metadata.uid in self.bookings:
             return
         self.foreign_claims.add(new.metadata.uid)
+        if self.last_foreign == float("-inf"):
+            log.warning(
+                "another scheduler allocates devices, too (claim %s). If it is not dray's, a device may be given "
+                "twice: unlikely, but possible; with `dray guard` and --guarded it is impossible, and faster",
+                key_of(new.metadata),
+            )
         self.last_foreign = asyncio.get_running_loop().time()
         self.last_foreign_claim = new
         for uid in self.rivals.others(allocation, new.metadata.uid):
