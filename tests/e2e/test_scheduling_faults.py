@@ -77,14 +77,14 @@ async def _load(cluster, nodes, devices, pods):
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in range(2, 10))])
 async def test_lost_answers_conflicts_and_failures_cost_retries_and_nothing_else(peer, seed):
     async with Cluster(peer) as cluster:
-        problems, watching, feed = await _load(cluster, 3, 3, 9)
+        problems, watching, feed = await _load(cluster, 3, 6, 18)
         client = Client.connect(peer.kubeconfig)
         client.transport = faulty = Faulty(client.transport, seed, rate=0.3)
         loop = SchedulingLoop(client, SchedulerOptions(name=cluster.scheduler_name))
         task = asyncio.create_task(loop.run())
         cluster._tasks.append(task)
         await feed()
-        for index in range(9):
+        for index in range(18):
             await cluster.bound(f"p{index}", timeout=60)
         watching.cancel()
         assert faulty.faults > 3
