@@ -62,6 +62,7 @@ class SchemaError(LookupError):
     """There is no such kind or struct."""
 
 
+@cache
 def schema_of(group: str, version: str, kind: str) -> Type:
     """Return the schema of a kind (or of any struct of the group); raise SchemaError if there is none.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dray.api.quantity import Quantity
-from dray.server.admission.plugin import Quiet, refused, target_of
+from dray.server.admission.plugin import Kept, Quiet, refused, target_of
 from dray.server.admission.pod_resources import Amounts, amounts_of, pod_amounts
 from dray.server.calls import Call
 from dray.server.reader import Object, Reader
@@ -20,6 +20,14 @@ class LimitRanger(Quiet):
 
     reader: Reader
     name: str = "LimitRanger"
+    _limits: Kept = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._limits = Kept(self.reader, "", "limitranges")
+
+    def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
+        """Follow changes of the bounds."""
+        self._limits.observe(group, resource)
 
     def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
         """Fill in the requests and limits that containers leave out."""
@@ -38,8 +46,8 @@ class LimitRanger(Quiet):
                 unique = list(dict.fromkeys(problems))
                 raise refused(call, new, unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]")
 
-    def _ranges(self, call: Call) -> list[Object]:
-        return list(self.reader.list("", "limitranges", call.route.namespace))
+    def _ranges(self, call: Call) -> tuple[Object, ...]:
+        return self._limits.list(call.route.namespace)
 
 
 def _concerns(call: Call, operation: str) -> bool:

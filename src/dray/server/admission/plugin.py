@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dray.server.calls import Call
 from dray.server.errors import ApiError, forbidden
-from dray.server.reader import Object
+from dray.server.reader import Object, Reader
 
 
 class Quiet:
@@ -25,6 +25,36 @@ class Quiet:
 
     def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
         """Keep no books."""
+
+
+class Kept:
+    """The objects of one resource as the reader lists them, listed again only after one changed.
+
+    Every write asks for limits and quotas that hardly ever change. Whoever keeps one must
+    hand on all that it observes.
+    """
+
+    def __init__(self, reader: Reader, group: str, resource: str) -> None:
+        self._reader = reader
+        self._resource = (group, resource)
+        self._lists: dict[str | None, tuple[Object, ...]] = {}
+
+    def list(self, namespace: str | None = None) -> tuple[Object, ...]:
+        """Return the objects of a namespace, or all; shared, not to be changed."""
+        found = self._lists.get(namespace)
+        if found is None:
+            if len(self._lists) >= _MOST_LISTS:
+                self._lists.clear()
+            found = self._lists[namespace] = tuple(self._reader.list(*self._resource, namespace))
+        return found
+
+    def observe(self, group: str, resource: str) -> None:
+        """Follow a committed write."""
+        if (group, resource) == self._resource:
+            self._lists.clear()
+
+
+_MOST_LISTS = 1_000  # namespaces
 
 
 def target_of(call: Call) -> tuple[str, str, str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from dray.server.admission.plugin import Quiet, refused, target_of
+from dray.server.admission.plugin import Kept, Quiet, refused, target_of
 from dray.server.calls import Call
 from dray.server.reader import Object, Reader
 
@@ -18,6 +18,14 @@ class Priority(Quiet):
 
     reader: Reader
     name: str = "Priority"
+    _classes: Kept = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._classes = Kept(self.reader, GROUP, "priorityclasses")
+
+    def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
+        """Follow changes of the classes."""
+        self._classes.observe(group, resource)
 
     def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
         """Set priority and preemption policy of a new pod or pod group; keep those of an old one."""
@@ -73,9 +81,7 @@ class Priority(Quiet):
         spec["preemptionPolicy"] = policy
 
     def _default(self) -> Object | None:
-        defaults = [
-            found for found in self.reader.list(GROUP, "priorityclasses") if found.get("globalDefault")
-        ]
+        defaults = [found for found in self._classes.list() if found.get("globalDefault")]
         return min(defaults, key=lambda found: found.get("value", 0)) if defaults else None
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from dray.api.quantity import Quantity
-from dray.server.admission.plugin import Quiet, refused, target_of
+from dray.server.admission.plugin import Kept, Quiet, refused, target_of
 from dray.server.admission.pod_resources import Amounts, add, amounts_of
 from dray.server.admission.usage import PODS, concerns, container_names_set, usage_of
 from dray.server.calls import Call
@@ -51,13 +51,18 @@ class ResourceQuota(Quiet):
         default_factory=dict
     )  # (ns, group, resource)
 
+    _quotas: Kept = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._quotas = Kept(self.reader, "", "resourcequotas")
+
     def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
         """Judge a creation, or an update that asks for more."""
         namespace = call.route.namespace
         group, resource, subresource = target_of(call)
         if not namespace or subresource not in ("", "resize"):
             return
-        quotas = list(self.reader.list("", "resourcequotas", namespace))
+        quotas = self._quotas.list(namespace)
         if not quotas or (
             operation == "UPDATE" and (group, resource) not in (PODS, ("resource.k8s.io", "resourceclaims"))
         ):
@@ -77,6 +82,7 @@ class ResourceQuota(Quiet):
 
     def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
         """Follow a committed write on the books that are open."""
+        self._quotas.observe(group, resource)
         metadata = (new or old or {}).get("metadata") or {}
         book = self._books.get((metadata.get("namespace", ""), group, resource))
         if book is None:

@@ -150,8 +150,7 @@ class Ownership:
     def _booked(self, old: Object, new: Object, book: Book, manager: str, now: str) -> Book:
         key = (manager or "unknown", "Update", self.api_version, self.subresource)
         book, comparison = self._settle(old, new, book, None, force=True)
-        written = union(comparison.modified, comparison.added)
-        written = difference(without(written, self.ignored), _STRIPPED)
+        written = difference(union(comparison.modified, comparison.added), _STRIPPED)
         if written:
             before = book.get(key)
             fields = union(before.fields, written) if before is not None else written

@@ -71,8 +71,13 @@ def step_of(schema: Type, item: Any) -> str:
 
 
 def _text(value: Any) -> str:
+    # Names and single keys are nearly all there is.
     if type(value) is str:
         return encode_basestring(value)
+    if type(value) is dict and len(value) == 1:
+        ((name, inner),) = value.items()
+        if type(inner) is str:
+            return f"{{{encode_basestring(name)}:{encode_basestring(inner)}}}"
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
@@ -184,9 +189,9 @@ def _compare_members(old: Any, new: Any, schema: Type | None, out: Comparison) -
         after = new.get(name, ABSENT)
         if after is not before and after != before:  # few members differ
             _compare(before, after, _member_type(schema, name), f"f:{name}", out)
-    for name in new:
+    for name, after in new.items():
         if name not in old:
-            _compare(ABSENT, new[name], _member_type(schema, name), f"f:{name}", out)
+            out.added[f"f:{name}"] = _everything(after, _member_type(schema, name))
 
 
 def _compare(old: Any, new: Any, schema: Type | None, step: str, out: Comparison) -> None:
@@ -230,12 +235,16 @@ def _everything(value: Any, schema: Type | None) -> Fields:
     elif schema is None or schema.kind == MAP:
         element = None if schema is None else schema.element
         for name, item in value.items():
-            result[f"f:{name}"] = _everything(item, element)
+            # All but objects and lists are leaves, whatever the schema says.
+            result[f"f:{name}"] = _everything(item, element) if isinstance(item, (dict, list)) else {}
     else:
         fields = schema.fields
         for name, item in value.items():
-            found = fields.get(name)
-            result[f"f:{name}"] = _everything(item, None if found is None else found.type)
+            if isinstance(item, (dict, list)):
+                found = fields.get(name)
+                result[f"f:{name}"] = _everything(item, None if found is None else found.type)
+            else:
+                result[f"f:{name}"] = {}
     return result
 
 
