@@ -74,7 +74,12 @@ async def one_pod(client, profile, driver, nodes_root):
         return False
 
     await wait_for(pod_gone, f"{name} is still there")
-    assert not any(held.metadata.uid in path.name for path in cdi.iterdir())
+
+    async def unprepared():
+        return not any(held.metadata.uid in path.name for path in cdi.iterdir())
+
+    # Without grace a pod leaves the server at once, and the node tidies up after it.
+    await wait_for(unprepared, f"{name} left its CDI file behind")
     return result, output
 
 
