@@ -40,13 +40,14 @@ def parse_time(text: str) -> datetime:
 
 def format_time(moment: datetime) -> str:
     """Write a time with seconds."""
-    return _second_text(moment.replace(microsecond=0))
+    if moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    return _second_text(moment.year, moment.month, moment.day, moment.hour, moment.minute, moment.second)
 
 
-@lru_cache(maxsize=16)  # many objects are written within one second
-def _second_text(moment: datetime) -> str:
-    # strftime does not pad years below 1000 on every platform, isoformat does.
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+@lru_cache(maxsize=64)  # many objects are written within one second
+def _second_text(year: int, month: int, day: int, hour: int, minute: int, second: int) -> str:
+    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
 
 
 def format_microtime(moment: datetime) -> str:

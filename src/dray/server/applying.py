@@ -63,10 +63,10 @@ class FieldBooks:
         if call.keeps_empties:
             written = copy_json(new)
             self.versions.drop_empties(kind, written)
-        show = partial(self.versions.outgoing, kind, version=version)
-        live = None if old is None else show(obj=old)
-        rules = self.rules(call)
-        book = rules.update(live, show(obj=written), book, manager_of(call), self.world.timestamp())
+        show = self.versions.outgoing
+        live = None if old is None else show(kind, old, version)
+        shown, now = show(kind, written, version), self.world.timestamp()
+        book = self.rules(call).update(live, shown, book, manager_of(call), now)
         if book:
             metadata["managedFields"] = write_book(book)
 

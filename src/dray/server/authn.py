@@ -84,7 +84,8 @@ class Authenticator:
 
     def __post_init__(self) -> None:
         self._static_by_digest = {
-            sha256(token.encode()).digest(): (token, user) for token, user in self.static_tokens.items()
+            sha256(token.encode()).digest(): (token, _authenticated(user))
+            for token, user in self.static_tokens.items()
         }
 
     @property
@@ -117,7 +118,7 @@ class Authenticator:
         # The digest is what is looked up, so that timing tells nothing about stored tokens.
         found = self._static_by_digest.get(sha256(raw).digest())
         if found is not None and hmac.compare_digest(found[0].encode(), raw):
-            return _authenticated(found[1]), audiences
+            return found[1], audiences
         if self.service_accounts is None:
             raise TokenRefused("invalid bearer token")
         user, matched = self.service_accounts.verify(token, audiences, self.now())

@@ -58,6 +58,11 @@ class Declared:
     each: Declared | None = None  # on items of a list or values of a map
     fields: Mapping[str, Declared] = field(default_factory=dict)
     union: tuple[str, ...] = ()  # exactly one of these fields must be set
+    may_be_absent: bool = field(init=False)  # nothing is to be said about a new object without the field
+
+    def __post_init__(self) -> None:
+        free = not self.required and (self.nullable or not (self.fields or self.union))
+        object.__setattr__(self, "may_be_absent", free)
 
 
 # --- checks of single values -------------------------------------------------------------
@@ -166,7 +171,8 @@ class _Walk:
                 return [invalid(path, None, "field is immutable")]
             if rule.write_once and value is not None and old is not None:
                 return [invalid(path, None, "field cannot be modified once set")]
-        if _is_absent(rule, value):
+        # A text that is not empty is there, whatever the rule; most values are such.
+        if (type(value) is not str or not value) and _is_absent(rule, value):
             return [required(path)] if rule.required else []
         if value is None:
             value = {}
@@ -174,7 +180,9 @@ class _Walk:
             return [forbidden(path, "")]
         if rule.max_items is not None and len(value) > rule.max_items:
             return [too_many(path, len(value), rule.max_items)]
-        errors = [error for check in rule.checks for error in check(value, path)]
+        errors: list[FieldError] = []
+        for check in rule.checks:
+            errors += check(value, path)
         if isinstance(value, list):
             errors += self._check_list(rule, value, old if isinstance(old, list) else [], path)
         elif isinstance(value, dict):
@@ -216,16 +224,10 @@ class _Walk:
         for name, inner in rule.fields.items():
             item, before = value.get(name), old.get(name)
             # What is not there and need not be is most of every object; so is what nobody touched.
-            if item is before and (
-                (correlated and self.is_update) or (item is None and _may_be_absent(inner))
-            ):
+            if item is before and ((correlated and self.is_update) or (item is None and inner.may_be_absent)):
                 continue
             errors += self.check(inner, item, before, path.child(name), correlated)
         return errors
-
-
-def _may_be_absent(rule: Declared) -> bool:
-    return not rule.required and (rule.nullable or not (rule.fields or rule.union))
 
 
 def _is_absent(rule: Declared, value: Any) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from dray.api.schema import Type
@@ -103,7 +104,7 @@ def read_book(entries: Any) -> Book:
 
 def write_book(book: Book) -> list[Object]:
     """Write metadata.managedFields: applies first, then by time and name."""
-    entries: list[Object] = []
+    entries: list[tuple[tuple[str, ...], Object]] = []
     for (manager, operation, _, subresource), entry in book.items():
         encoded: Object = {
             "manager": manager,
@@ -115,17 +116,11 @@ def write_book(book: Book) -> list[Object]:
         }
         if subresource:
             encoded["subresource"] = subresource
-        entries.append({name: value for name, value in encoded.items() if value != ""})
-    return sorted(
-        entries,
-        key=lambda e: (
-            e["operation"],
-            e.get("time", ""),
-            e.get("manager", ""),
-            e["apiVersion"],
-            e.get("subresource", ""),
-        ),
-    )
+        rank = (operation, entry.time, manager, entry.api_version, subresource)
+        entries.append((rank, {name: value for name, value in encoded.items() if value != ""}))
+    if len(entries) > 1:
+        entries.sort(key=itemgetter(0))
+    return [encoded for _, encoded in entries]
 
 
 @dataclass(slots=True)
