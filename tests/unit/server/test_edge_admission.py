@@ -345,6 +345,21 @@ def test_limit_ranges_fill_in_and_bound(server):
     assert "minimum cpu usage per Container is 50m, but request is 10m" in error.message
 
 
+def test_bounds_that_come_change_or_go_count_at_once(server):
+    greedy = [container(limits={"cpu": "3"})]
+    server.create(pod("a", containers=greedy))
+    server.put("", "limitranges", limit_range(max={"cpu": "2"}))
+    assert "is 2, but limit is 3" in refusal(server.create, pod("b", containers=greedy)).message
+    server.put("", "limitranges", limit_range(max={"cpu": "1"}))
+    assert "is 1, but limit is 3" in refusal(server.create, pod("b", containers=greedy)).message
+    server.remove("", "limitranges", "default", "l")
+    server.create(pod("b", containers=greedy))
+    server.put("", "resourcequotas", quota(pods="2"))
+    assert "exceeded quota" in refusal(server.create, pod("c")).message
+    server.remove("", "resourcequotas", "default", "q")
+    server.create(pod("c"))
+
+
 def test_ratios_and_whole_pods_are_bounded_too(server):
     server.put("", "limitranges", limit_range(maxLimitRequestRatio={"memory": "2"}))
     error = refusal(

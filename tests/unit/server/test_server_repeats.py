@@ -1,11 +1,13 @@
 """Equal specs are judged and compared once; nothing else may be taken for equal."""
 
+import uuid
 from typing import Any
 
 from dray.api.features import Features
 from dray.api.schema import schema_of
 from dray.api.validation import Accepted, CelVerdict, ValidationContext, validate_create
 from dray.server.apply.typed import compare
+from dray.server.calls import World
 
 KIND = "ResourceClaim.resource.k8s.io"
 SCHEMA = schema_of("resource.k8s.io", "v1", "ResourceClaim")
@@ -73,3 +75,12 @@ def test_differences_of_equal_specs_are_those_of_the_first() -> None:
     back = compare(claim("a", "true", count=2), claim("a", "true"), SCHEMA)
     assert other.modified and other.modified == back.modified
     assert compare(claim("a", "true"), claim("a", "true"), SCHEMA).modified == {}
+
+
+def test_uids_are_random_and_say_so():
+    uids = [World().new_uid() for _ in range(300)]
+    parsed = [uuid.UUID(uid) for uid in uids]
+    assert len(set(uids)) == len(uids)
+    assert [str(one) for one in parsed] == uids
+    assert {(one.version, one.variant) for one in parsed} == {(4, uuid.RFC_4122)}
+    assert {uid[19] for uid in uids} == set("89ab")

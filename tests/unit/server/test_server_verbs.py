@@ -1,6 +1,10 @@
 """The verbs on a whole server in memory."""
 
+import json
+
 from server_cluster import APPLY, CLAIMS, JSON_PATCH, MERGE, STRATEGIC, claim, pod, running_cluster
+
+from dray.server.store import WriteConflict
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -68,6 +72,46 @@ async def test_an_update_at_an_old_version_is_a_conflict() -> None:
         await client.call("PATCH", CLAIMS + "/c", {"metadata": {"labels": {"a": "b"}}}, content=MERGE)
         refused = await client.call("PUT", CLAIMS + "/c", old)
         assert (refused.code, refused.json["reason"]) == (409, "Conflict")
+
+
+async def test_an_update_that_loses_a_race_is_made_anew_from_its_body() -> None:
+    async with running_cluster() as client:
+        await client.call("POST", PODS, pod())
+        store = client.cluster.store
+        put, losses = store.put, [1, 2]
+
+        async def contested(key, value, expected):
+            if losses and key.endswith("/pods/default/p"):
+                losses.pop()
+                raise WriteConflict(key, None)
+            return await put(key, value, expected)
+
+        store.put = contested
+        body = pod()
+        body["metadata"]["labels"] = {"a": "b"}
+        reply = await client.call("PUT", PODS + "/p", body)
+        assert (reply.code, losses) == (200, [])
+        managers = [entry["manager"] for entry in reply.json["metadata"]["managedFields"]]
+        assert (reply.json["metadata"]["labels"], managers) == ({"a": "b"}, ["tester"])
+
+
+async def test_a_request_never_changes_the_object_that_readers_share() -> None:
+    async with running_cluster() as client:
+        await client.call("POST", CLAIMS, claim(finalizers=["a.test/x"], labels={"a": "b"}))
+        objects = client.cluster.objects
+        for method, path, body, content in (
+            ("PATCH", "/c", {"metadata": {"labels": {"a": "c"}}}, STRATEGIC),
+            ("PATCH", "/c", {"metadata": {"labels": {"d": "e"}}}, MERGE),
+            ("PATCH", "/c?fieldManager=m&force=true", {**claim(), "spec": None}, APPLY),
+            ("PUT", "/c", claim(finalizers=["a.test/x"], labels={"f": "g"}), ""),
+            ("PUT", "/c/status", {**claim(), "status": {}}, ""),
+            ("DELETE", "/c", None, ""),
+            ("PATCH", "/c", {"metadata": {"finalizers": None}}, MERGE),
+        ):
+            shared = objects.get("resource.k8s.io", "resourceclaims", "default", "c")
+            before = json.dumps(shared)
+            await client.call(method, CLAIMS + path, body, content=content)
+            assert json.dumps(shared) == before, (method, path, content)
 
 
 async def test_an_update_that_changes_nothing_is_not_written() -> None:
