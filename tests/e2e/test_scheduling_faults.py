@@ -79,7 +79,7 @@ async def test_lost_answers_conflicts_and_failures_cost_retries_and_nothing_else
     async with Cluster(peer) as cluster:
         problems, watching, feed = await _load(cluster, 3, 6, 18)
         client = Client.connect(peer.kubeconfig)
-        client.transport = faulty = Faulty(client.transport, seed, rate=0.3)
+        client.transport = faulty = Faulty(client.transport, seed, rate=0.2)
         loop = SchedulingLoop(client, SchedulerOptions(name=cluster.scheduler_name))
         task = asyncio.create_task(loop.run())
         cluster._tasks.append(task)

@@ -188,12 +188,13 @@ class Committer:
     async def _finish(self, placed: Placed, keys: list[str], trail: _Trail) -> None:
         for key in keys:
             await self._wait_for_drivers(key)
+        revision = claim = ""
         if placed.mappings:
-            await self._note_extended(placed, trail)
+            revision, claim = await self._note_extended(placed, trail), trail.created[-1].name
         if placed.node_statuses:
             await self._note_node_resources(placed.pod, placed.node_statuses)
             trail.noted.append(placed.pod)
-        await self._bind(placed.pod, placed.placement.node)
+        await self._bind(placed.pod, placed.placement.node, revision, claim)
 
     async def _allocate(
         self, claim: ResourceClaim, allocation: AllocationResult, consumer: Consumer, trail: _Trail
@@ -254,7 +255,7 @@ class Committer:
         """Give up an allocation that another claim has a better right to, unless a bound pod uses it."""
         users = [each for each in claim.status.reserved_for if each.resource == "pods"]
         for user in users:
-            if await self._is_bound(user.name, claim.metadata.namespace, user.uid):
+            if await self._bound(user.name, claim.metadata.namespace, user.uid) is not None:
                 raise CommitFailed(f"{rival} is in use by {user.name}", is_conflict=True)
         await self.deallocate(claim)
         raise CommitFailed(f"{rival} was given to another claim, too", is_conflict=True)
@@ -292,11 +293,15 @@ class Committer:
         """
         try:
             metas = [each.pod.metadata for each in placed]
-            bound = {meta.uid for meta in metas if await self._is_bound(meta.name, meta.namespace, meta.uid)}
+            found = [await self._bound(meta.name, meta.namespace, meta.uid) for meta in metas]
         except ClientError:
             return
-        if bound and (trail.created or any(each.group is not None for each in placed)):
+        bound = {each.metadata.uid for each in found if each is not None}
+        if bound and any(each.group is not None for each in placed):
             return
+        # Of the claims for extended resources a bound pod keeps the one that its status names.
+        statuses = [each.status.extended_resource_claim_status for each in found if each is not None]
+        kept = {status.resource_claim_name for status in statuses if status is not None}
         for claim, uid in trail.reserved:
             if uid in bound or claim.metadata.name == IN_MEMORY_NAME:
                 continue  # the latter are deleted below
@@ -316,17 +321,20 @@ class Committer:
             except ClientError as error:
                 log.debug("cannot clear the node resources of %s: %s", pod.metadata.name, error)
         for meta in trail.created:
+            if meta.name in kept:
+                continue
             try:
                 await self.delete_claim(meta.name, meta.namespace)
             except ClientError as error:
                 log.debug("cannot delete claim %s: %s", meta.name, error)
 
-    async def _is_bound(self, name: str, namespace: str, uid: str) -> bool:
+    async def _bound(self, name: str, namespace: str, uid: str) -> Pod | None:
+        """Return the pod as it is now if it is bound."""
         try:
             found = await self.client.get(kinds.PODS, name, namespace, view=Pod)
         except NotFound:
-            return False
-        return found.metadata.uid == uid and bool(found.spec.node_name)
+            return None
+        return found if found.metadata.uid == uid and found.spec.node_name else None
 
     async def delete_claim(self, name: str, namespace: str) -> None:
         """Delete a claim that the scheduler made, finalizer first."""
@@ -390,13 +398,18 @@ class Committer:
         await self._write_allocation(made, claim, allocation, consumer, trail)
         return f"{made.namespace}/{made.name}"
 
-    async def _note_extended(self, placed: Placed, trail: _Trail) -> None:
-        """Tell kubelet which request of the claim serves which container."""
+    async def _note_extended(self, placed: Placed, trail: _Trail) -> str:
+        """Tell kubelet which request of the claim serves which container; return the pod's revision.
+
+        The pod is bound at this revision only: should another scheduler of our name have noted a claim
+        of its own meanwhile, that one stands, and binding with ours would give the pod devices of another node.
+        """
         pod = placed.pod
         status = {"resourceClaimName": trail.created[-1].name, "requestMappings": placed.mappings}
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"extendedResourceClaimStatus": status}}
         path = kinds.PODS.path(pod.metadata.namespace, pod.metadata.name, "status")
-        await self.client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
+        written = await self.client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=_Written)
+        return str(written.metadata.resource_version)
 
     async def _note_node_resources(self, pod: Pod, statuses: Sequence[dict[str, Any]]) -> None:
         """Tell kubelet and other schedulers what the pod's devices cost of the node."""
@@ -409,14 +422,17 @@ class Committer:
 
     # --- the pod --------------------------------------------------------------
 
-    async def _bind(self, pod: Pod, node: str) -> None:
+    async def _bind(self, pod: Pod, node: str, revision: str = "", claim: str = "") -> None:
+        """Bind the pod; one with a claim for extended resources only at the revision that names this claim."""
         meta = pod.metadata
-        body = {
+        body: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "Binding",
             "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
+        if revision:
+            body["metadata"]["resourceVersion"] = revision
         path = kinds.PODS.path(meta.namespace, meta.name, "binding")
         try:
             await self.client.call("POST", path, body, view=None)
@@ -425,6 +441,9 @@ class Committer:
             found = await self.client.get(kinds.PODS, meta.name, meta.namespace, view=Pod)
             if found.metadata.uid != meta.uid or found.spec.node_name != node:
                 raise
+            status = found.status.extended_resource_claim_status
+            if claim and (status is None or status.resource_claim_name != claim):
+                raise  # another scheduler of our name was faster, with a claim of its own
 
 
 def _consumer(placed: Placed, claim: ResourceClaim) -> Consumer:
