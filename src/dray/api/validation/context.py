@@ -9,6 +9,7 @@ from dray.api import codec
 from dray.api.features import Features
 
 _MOST_ACCEPTED = 4096
+_LONGEST_ACCEPTED = 8 * 1024  # bytes; longer ones are rare, and must not fill the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class Accepted:
 
     def add(self, seal: tuple[str, str, bytes]) -> None:
         """Remember a value; the oldest makes room."""
+        if len(seal[2]) > _LONGEST_ACCEPTED:
+            return
         if len(self._seals) >= self._most:
             del self._seals[next(iter(self._seals))]
         self._seals[seal] = None

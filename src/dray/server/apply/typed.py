@@ -166,9 +166,11 @@ def _compare_known(old: Any, new: Any, schema: Type, out: Comparison) -> None:
     if known is None:
         inner = Comparison()
         _compare(old, new, schema, "f:spec", inner)
-        if len(_KNOWN) >= _MOST_KNOWN:
-            del _KNOWN[next(iter(_KNOWN))]
-        known = _KNOWN[key] = (schema, inner)
+        known = (schema, inner)
+        if len(key[1]) + len(key[2]) <= _LONGEST_KNOWN:
+            if len(_KNOWN) >= _MOST_KNOWN:
+                del _KNOWN[next(iter(_KNOWN))]
+            _KNOWN[key] = known
     inner = known[1]
     out.removed.update(inner.removed)
     out.modified.update(inner.modified)
@@ -178,6 +180,7 @@ def _compare_known(old: Any, new: Any, schema: Type, out: Comparison) -> None:
 # (schema, old, new) -> the schema (so that no other one gets its id) and the differences
 _KNOWN: dict[tuple[int, bytes, bytes], tuple[Type, Comparison]] = {}
 _MOST_KNOWN = 1024
+_LONGEST_KNOWN = 16 * 1024  # bytes; specs of slices are longer, and seldom equal
 
 
 def _seal(value: Any) -> bytes:
