@@ -77,6 +77,41 @@ def test_differences_of_equal_specs_are_those_of_the_first() -> None:
     assert compare(claim("a", "true"), claim("a", "true"), SCHEMA).modified == {}
 
 
+def pod(name: str, *, annotations: dict[str, str] | None = None, image: str = "i") -> dict[str, Any]:
+    uses = {"claims": [{"name": "gpu"}]}
+    spec = {
+        "containers": [{"name": "c", "image": image, "imagePullPolicy": "Always", "resources": uses}],
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}],
+        "restartPolicy": "Always",
+        "dnsPolicy": "ClusterFirst",
+        "terminationGracePeriodSeconds": 30,
+    }
+    metadata = {"name": name, "namespace": "default", "annotations": annotations or {}}
+    return {"metadata": metadata, "spec": spec}
+
+
+def test_pods_with_an_accepted_spec_are_still_judged_by_their_metadata() -> None:
+    context = ValidationContext(accepted=Accepted())
+    assert validate_create("Pod", pod("a"), context) == []
+    assert validate_create("Pod", pod("b"), context) == []
+    assert [error.field for error in validate_create("Pod", pod("A_"), context)] == ["metadata.name"]
+    static = pod("c", annotations={"kubernetes.io/config.mirror": "x"})
+    assert [error.detail for error in validate_create("Pod", static, context)] == [
+        "static pods do not support resource claims"
+    ]
+    assert [error.field for error in validate_create("Pod", pod("d", image=" i"), context)] == [
+        "spec.containers[0].image"
+    ]
+
+
+def test_long_specs_are_not_kept() -> None:
+    accepted = Accepted()
+    short, long = (accepted.seal("Pod", "v1", {"a": "x" * size}) for size in (10, 100_000))
+    accepted.add(short)
+    accepted.add(long)
+    assert (short in accepted, long in accepted) == (True, False)
+
+
 def test_uids_are_random_and_say_so():
     uids = [World().new_uid() for _ in range(300)]
     parsed = [uuid.UUID(uid) for uid in uids]
