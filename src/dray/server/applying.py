@@ -55,7 +55,7 @@ class FieldBooks:
         elif is_reset:
             book = {}
         else:
-            book = read_book(given) or read_book(known)
+            book = read_book(given, from_client=True) or read_book(known)
         if is_reset and old is not None:
             return
         kind, version = call.route.kind, call.route.version

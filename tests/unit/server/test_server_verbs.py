@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from server_cluster import APPLY, CLAIMS, JSON_PATCH, MERGE, STRATEGIC, claim, pod, running_cluster
 
 from dray.server.store import WriteConflict
@@ -335,3 +336,24 @@ async def test_broken_bodies_are_the_clients_fault() -> None:
         ):
             for method, target in (("POST", CLAIMS), ("PUT", CLAIMS + "/c")):
                 assert 400 <= (await client.call(method, target, body)).code < 500, (method, body[:20])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"manager": "m", "operation": "Update", "apiVersion": "resource.k8s.io/v1", "fieldsV1": {"f:a": "x"}},
+        {"manager": "m", "operation": "Update", "apiVersion": "resource.k8s.io/v1", "fieldsV1": {"a": {}}},
+        {"manager": "m", "operation": "Update", "apiVersion": "resource.k8s.io/v1", "fieldsV1": {"k:{": {}}},
+        {"manager": "m", "operation": "Update", "apiVersion": "resource.k8s.io/v1", "fieldsV1": {"k:1": {}}},
+        {"manager": "m", "operation": "Update", "apiVersion": "resource.k8s.io/v1", "fieldsV1": {"i:x": {}}},
+    ],
+)
+async def test_managed_fields_that_make_no_sense_are_not_kept(entry) -> None:
+    async with running_cluster() as client:
+        made = await client.call("POST", CLAIMS, claim(managedFields=[{**entry, "fieldsType": "FieldsV1"}]))
+        assert made.code == 201
+        assert all(each["manager"] != "m" for each in made.json["metadata"]["managedFields"])
+        patched = await client.call(
+            "PATCH", CLAIMS + "/c", {"metadata": {"labels": {"a": "b"}}}, content=MERGE
+        )
+        assert patched.code == 200

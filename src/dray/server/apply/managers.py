@@ -12,6 +12,7 @@ version. All functions work on objects in the version of the request.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -83,8 +84,13 @@ class Entry:
 Book = dict[Key, Entry]
 
 
-def read_book(entries: Any) -> Book:
-    """Read metadata.managedFields; anything unreadable makes the book empty, as upstream does."""
+def read_book(entries: Any, *, from_client: bool = False) -> Book:
+    """Read metadata.managedFields; anything unreadable makes the book empty, as upstream does.
+
+    What a client sent is looked at to the last leaf. What is stored was written by `write_book`.
+    """
+    if from_client and not all(_is_readable(entry) for entry in entries or ()):
+        return {}
     book: Book = {}
     for entry in entries or ():
         if not isinstance(entry, dict) or entry.get("fieldsType", "FieldsV1") != "FieldsV1":
@@ -100,6 +106,37 @@ def read_book(entries: Any) -> Book:
         )
         book[key] = Entry(entry.get("fieldsV1") or {}, api_version, entry.get("time", ""))
     return book
+
+
+def _is_readable(entry: Any) -> bool:
+    texts = ("manager", "operation", "apiVersion", "subresource", "time", "fieldsType")
+    return (
+        isinstance(entry, dict)
+        and all(isinstance(entry.get(name) or "", str) for name in texts)
+        and _is_field_set(entry.get("fieldsV1") or {})
+    )
+
+
+def _is_field_set(fields: Any) -> bool:
+    """Say whether a value is a set of fields: `.`, or a letter, a colon and what it names, each with such a set."""
+    if not isinstance(fields, dict):
+        return False
+    return all((name == "." or _is_element(name)) and _is_field_set(below) for name, below in fields.items())
+
+
+def _is_element(name: str) -> bool:
+    letter, colon, text = name.partition(":")
+    if not colon or letter not in ("f", "k", "v", "i"):
+        return False
+    if letter == "f":
+        return True
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return False
+    if letter == "k":
+        return isinstance(value, dict)
+    return letter == "v" or isinstance(value, int)
 
 
 def write_book(book: Book) -> list[Object]:
