@@ -188,6 +188,7 @@ class Committer:
     async def _finish(self, placed: Placed, keys: list[str], trail: _Trail) -> None:
         for key in keys:
             await self._wait_for_drivers(key)
+        self._check_unchanged(placed, keys)
         revision = claim = ""
         if placed.mappings:
             revision, claim = await self._note_extended(placed, trail), trail.created[-1].name
@@ -195,6 +196,23 @@ class Committer:
             await self._note_node_resources(placed.pod, placed.node_statuses)
             trail.noted.append(placed.pod)
         await self._bind(placed.pod, placed.placement.node, revision, claim)
+
+    def _check_unchanged(self, placed: Placed, keys: list[str]) -> None:
+        """Make sure that the claims still hold what the node was chosen for.
+
+        Another scheduler of our name may have cleared one while we waited, and given it devices elsewhere.
+        """
+        expected = dict(zip(keys, placed.placement.allocations, strict=False))  # those come first in keys
+        expected |= {
+            key_of(each.metadata): each.status.allocation
+            for each in placed.claims.allocated
+            if each.status.allocation is not None
+        }
+        for key, allocation in expected.items():
+            claim = self.caches.claims.get(key)
+            now = claim.status.allocation if claim is not None else None
+            if now is None or _devices_of(now) != _devices_of(allocation):
+                raise CommitFailed(f"claim {key} was allocated anew", is_conflict=True)
 
     async def _allocate(
         self, claim: ResourceClaim, allocation: AllocationResult, consumer: Consumer, trail: _Trail
@@ -444,6 +462,10 @@ class Committer:
             status = found.status.extended_resource_claim_status
             if claim and (status is None or status.resource_claim_name != claim):
                 raise  # another scheduler of our name was faster, with a claim of its own
+
+
+def _devices_of(allocation: AllocationResult) -> list[tuple[str, str, str, str | None]]:
+    return [(each.driver, each.pool, each.device, each.share_id) for each in allocation.devices.results]
 
 
 def _consumer(placed: Placed, claim: ResourceClaim) -> Consumer:
