@@ -16,7 +16,7 @@ from dray.api.resource import ResourceClaim
 from dray.driver import AllocatedDevice, ClaimRequest, DeviceConfig, DriverError, PreparedClaim
 from dray.drivers.network import NetworkDriver
 from dray.drivers.network.driver import parse_config
-from dray.drivers.network.moving import Move, attach, detach, netlink
+from dray.drivers.network.moving import Move, attach, detach, in_namespace, netlink
 
 
 def interface(sysfs, name, device=None, **files):
@@ -188,12 +188,13 @@ def test_an_interface_moves_into_the_container_and_back(veth, container, tmp_pat
     attach(MOVE, container.pid, tmp_path)
     attach(MOVE, container.pid, tmp_path)  # once more changes nothing
     assert "draytest1" not in names(veth)
-    with netlink(f"/proc/{container.pid}/ns/net") as inside:
+
+    def look(inside):
         found = names(inside)["net1"]
-        assert found.get_attr("IFLA_MTU") == 1400
-        assert [
-            entry.get_attr("IFA_ADDRESS") for entry in inside.get_addr(index=found["index"], family=2)
-        ] == ["10.99.0.2"]
+        addresses = inside.get_addr(index=found["index"], family=2)
+        return found.get_attr("IFLA_MTU"), [entry.get_attr("IFA_ADDRESS") for entry in addresses]
+
+    assert in_namespace(Path(f"/proc/{container.pid}/ns/net"), look) == (1400, ["10.99.0.2"])
     detach(MOVE, tmp_path)
     detach(MOVE, tmp_path)
     assert "draytest1" in names(veth)
@@ -201,8 +202,14 @@ def test_an_interface_moves_into_the_container_and_back(veth, container, tmp_pat
 
 
 @pytest.mark.root
-def test_an_interface_survives_its_container(veth, container, tmp_path):
+def test_an_interface_survives_its_container(veth, container, tmp_path, monkeypatch):
+    def fork():
+        raise AssertionError("a driver has threads: it must not fork")
+
+    monkeypatch.setattr(os, "fork", fork)
+    here = os.stat("/proc/thread-self/ns/net").st_ino
     attach(MOVE, container.pid, tmp_path)
+    assert os.stat("/proc/thread-self/ns/net").st_ino == here
     container.kill()
     container.wait()
     detach(MOVE, tmp_path)

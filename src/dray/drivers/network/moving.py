@@ -17,12 +17,16 @@ import ctypes.util
 import errno
 import importlib
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from dray.driver import DriverError
+
+T = TypeVar("T")
 
 PINS = Path("/run/dray/netns")
 
@@ -67,13 +71,32 @@ class Move(msgspec.Struct, rename="camel", frozen=True):
     routes: list[Route] = []
 
 
-def netlink(namespace: str | None = None) -> Any:
-    """Open a netlink socket, in another namespace if one is named."""
+def netlink() -> Any:
+    """Open a netlink socket in the namespace of this thread."""
     try:
         module: Any = importlib.import_module("pyroute2")
     except ImportError:
         raise DriverError("the package pyroute2 is not installed; try: pip install 'dray[network]'") from None
-    return module.IPRoute(netns=namespace) if namespace else module.IPRoute()
+    return module.IPRoute()
+
+
+def in_namespace(namespace: Path, work: Callable[[Any], T]) -> T:
+    """Do some work with a netlink socket of another network namespace.
+
+    A thread of its own enters the namespace and ends with the work. pyroute2 would fork a process
+    for that, and a process with threads (gRPC has some) may hang in a fork.
+    """
+
+    def enter() -> T:
+        with namespace.open() as handle:
+            if _libc().setns(handle.fileno(), _CLONE_NEWNET) != 0:
+                code = ctypes.get_errno()
+                raise DriverError(f"the network namespace {namespace} cannot be entered: {os.strerror(code)}")
+        with netlink() as link:
+            return work(link)
+
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        return threads.submit(enter).result()
 
 
 def addresses_by_interface() -> dict[str, list[str]]:
@@ -110,13 +133,16 @@ def attach(move: Move, pid: int, pins: Path = PINS) -> None:
         if index is not None:
             link.link("set", index=index, state="down")
             link.link("set", index=index, net_ns_pid=pid)
-    with netlink(str(pin)) as inside:
-        index = _index(inside, move.host_name)
-        if index is None:
-            index = _index(inside, move.container_name)
-        if index is None:
-            raise DriverError(f"interface {move.host_name} is neither on the host nor in the container")
-        _configure(inside, index, move)
+    in_namespace(pin, lambda inside: _furnish(inside, move))
+
+
+def _furnish(inside: Any, move: Move) -> None:
+    index = _index(inside, move.host_name)
+    if index is None:
+        index = _index(inside, move.container_name)
+    if index is None:
+        raise DriverError(f"interface {move.host_name} is neither on the host nor in the container")
+    _configure(inside, index, move)
 
 
 def _configure(link: Any, index: int, move: Move) -> None:
@@ -153,14 +179,17 @@ def detach(move: Move, pins: Path = PINS) -> None:
     if not pin.exists():
         return  # never attached, or detached already
     if os.path.ismount(pin) or _is_namespace(pin):
-        with netlink(str(pin)) as inside:
-            index = _index(inside, move.container_name) or _index(inside, move.host_name)
-            if index is not None:
-                inside.link("set", index=index, state="down")
-                inside.link("set", index=index, ifname=move.host_name)
-                inside.link("set", index=index, net_ns_pid=os.getpid())
+        in_namespace(pin, lambda inside: _send_home(inside, move))
         _unmount(pin)
     pin.unlink(missing_ok=True)
+
+
+def _send_home(inside: Any, move: Move) -> None:
+    index = _index(inside, move.container_name) or _index(inside, move.host_name)
+    if index is not None:
+        inside.link("set", index=index, state="down")
+        inside.link("set", index=index, ifname=move.host_name)
+        inside.link("set", index=index, net_ns_pid=os.getpid())
 
 
 def _is_namespace(path: Path) -> bool:
@@ -170,6 +199,7 @@ def _is_namespace(path: Path) -> bool:
         return False
 
 
+_CLONE_NEWNET = 0x40000000
 _MS_BIND = 4096
 _MNT_DETACH = 2
 
