@@ -93,3 +93,8 @@ def test_events_survive_the_other_group(event):
     there = convert_event(event, "events.k8s.io")
     assert read(NEW_EVENT, there) == (there, [])
     assert convert_event(there, "") == event
+
+
+def test_an_empty_capacity_still_makes_a_request_exact():
+    flat = {"spec": {"devices": {"requests": [{"name": "r", "deviceClassName": "", "capacity": {}}]}}}
+    assert there_and_back(flat, "ResourceClaim", "v1beta1", "v1") == flat

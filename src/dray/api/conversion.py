@@ -85,7 +85,8 @@ def _flattened(request: Json) -> Json:
 def _nested(request: Json) -> Json:
     rest = {name: value for name, value in request.items() if name not in _FLAT}
     exactly = {name: request[name] for name in _FLAT if name in request}
-    if any(value or value is False for value in exactly.values()):
+    # What a pointer leads to counts even when it is empty; empty texts, numbers and lists do not.
+    if any(value or value is False or isinstance(value, dict) for value in exactly.values()):
         return {**rest, "exactly": {"deviceClassName": "", **exactly}}
     return rest
 

@@ -10,6 +10,11 @@ const PATHS = {
   rules: "/apis/resource.k8s.io/v1/devicetaintrules",
 };
 
+// A browser opens six connections to a server at most, over all its tabs, and a watch keeps one busy. So only what
+// changes all the time is watched, each watch ends soon and so gives way to others; the rest is asked for now and then.
+const POLLED = { events: 3000, classes: 5000, rules: 5000 }; // milliseconds
+const WATCH_SECONDS = 20;
+
 export class Denied extends Error {}
 
 let token = "";
@@ -30,7 +35,7 @@ export async function tryToken() {
   await get(`${PATHS.slices}?limit=1`);
 }
 
-// Follow one collection for ever. `changed(kind, map)` is called at most once per animation frame by the caller.
+// Follow one collection for ever, by a watch or by asking again. `changed(kind, map)` is called at most once per animation frame by the caller.
 export async function follow(kind, store, changed, lost) {
   let pause = 500;
   for (;;) {
@@ -40,6 +45,10 @@ export async function follow(kind, store, changed, lost) {
       for (const item of list.items ?? []) store.set(keyOf(item), item);
       changed(kind);
       pause = 500;
+      if (kind in POLLED) {
+        await new Promise((resume) => setTimeout(resume, POLLED[kind]));
+        continue;
+      }
       let version = list.metadata.resourceVersion;
       for (;;) {
         version = await watch(kind, version, store, changed);
@@ -59,7 +68,9 @@ export async function follow(kind, store, changed, lost) {
 }
 
 async function watch(kind, version, store, changed) {
-  const query = new URLSearchParams({ watch: "1", allowWatchBookmarks: "true", resourceVersion: version });
+  const query = new URLSearchParams({
+    watch: "1", allowWatchBookmarks: "true", timeoutSeconds: WATCH_SECONDS, resourceVersion: version,
+  });
   const answer = await get(`${PATHS[kind]}?${query}`);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
