@@ -151,18 +151,6 @@ async def _carry(source: Socket, target: Socket) -> None:
 class _Protocol(RequestHandler):
     """Answers what cannot even be parsed with a Status, like everything else."""
 
-    _caller: tuple[str, bytes | None] | None = None
-
-    def caller(self) -> tuple[str, bytes | None]:
-        """Return the address and the certificate of the client, which are those of the connection."""
-        if self._caller is None:
-            transport = self.transport
-            peer = transport.get_extra_info("peername") if transport is not None else None
-            secure = transport.get_extra_info("ssl_object") if transport is not None else None
-            certificate = secure.getpeercert(True) if secure is not None else None
-            self._caller = (str(peer[0]) if peer else "", certificate)
-        return self._caller
-
     def handle_error(
         self,
         request: BaseRequest,
@@ -196,9 +184,9 @@ async def _read(incoming: BaseRequest) -> Request:
     if path.startswith(("http://", "https://")):
         path = "/" + path.split("/", 3)[-1] if path.count("/") > 2 else "/"
     body = await _read_body(incoming) if incoming.body_exists else b""
-    protocol = incoming.protocol
-    assert isinstance(protocol, _Protocol)
-    remote, certificate = protocol.caller()
+    transport = incoming.transport
+    peer = transport.get_extra_info("peername") if transport is not None else None
+    secure = transport.get_extra_info("ssl_object") if transport is not None else None
     headers: dict[str, str] = {}
     for name, value in incoming.headers.items():
         lower = name.lower()
@@ -209,8 +197,8 @@ async def _read(incoming: BaseRequest) -> Request:
         query=tuple(parse_qsl(query, keep_blank_values=True)) if query else (),
         headers=headers,
         body=body,
-        client_certificate=certificate,
-        remote=remote,
+        client_certificate=secure.getpeercert(True) if secure is not None else None,
+        remote=str(peer[0]) if peer else "",
     )
 
 

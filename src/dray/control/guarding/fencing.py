@@ -9,45 +9,18 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
-
 from dray.api.meta import ObjectMeta
 from dray.client import Client, Conflict, Invalid, NotFound, change_metadata
 from dray.client import resources as kinds
+from dray.control.claim_text import ClaimMetadata, ClaimText, Written
 from dray.control.guarding.views import Status
 
 _PAUSE = 0.05  # seconds before looking again where a claim is
 ANNOTATION = "dray.dev/fenced-at"  # the revision beyond which the guard moved the claim
 
 
-class _Metadata(msgspec.Struct, rename="camel", omit_defaults=True):
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    generate_name: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    labels: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    annotations: dict[str, str] = {}
-    owner_references: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    finalizers: list[str] = []
-    # managedFields are left out on purpose: the server then keeps its own.
-
-
-class ClaimText(msgspec.Struct, rename="camel"):
-    """A claim whose spec stays the bytes that the server sent: it compares them byte by byte."""
-
-    metadata: _Metadata
-    spec: msgspec.Raw
-    api_version: str = "resource.k8s.io/v1"
-    kind: str = "ResourceClaim"
-
-
 class _WithStatus(ClaimText):
     status: Status = Status()
-
-
-class _Written(msgspec.Struct):
-    metadata: _Metadata
 
 
 async def list_waiting(client: Client) -> list[ClaimText]:
@@ -69,7 +42,7 @@ async def _annotate(client: Client, claim: ClaimText) -> bool:
     meta = claim.metadata
     meta.annotations[ANNOTATION] = meta.resource_version
     try:
-        await client.update(kinds.CLAIMS, meta.name, claim, meta.namespace, view=_Written)
+        await client.update(kinds.CLAIMS, meta.name, claim, meta.namespace, view=Written)
     except (Conflict, NotFound):
         return False
     except Invalid:
@@ -78,7 +51,7 @@ async def _annotate(client: Client, claim: ClaimText) -> bool:
     return True
 
 
-async def _annotate_exactly(client: Client, meta: _Metadata) -> bool:
+async def _annotate_exactly(client: Client, meta: ClaimMetadata) -> bool:
     known = ObjectMeta(
         name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version
     )

@@ -39,7 +39,8 @@ import msgspec
 
 from dray.client import ApiError, Client, ClientError, Forbidden, Informer, Object, Unauthorized, key_of
 from dray.client import resources as kinds
-from dray.control.guarding.fencing import ClaimText, fence, list_waiting, move_on
+from dray.control.claim_text import ClaimText
+from dray.control.guarding.fencing import fence, list_waiting, move_on
 from dray.control.guarding.judging import Flight, Judge, Refused, Write
 from dray.control.guarding.registering import (
     CONFIGURATION,

@@ -43,6 +43,7 @@ from dray.client import (
     key_of,
 )
 from dray.client import resources as kinds
+from dray.control.claim_text import ClaimMetadata, ClaimText, Written
 from dray.control.scheduling.caches import COMPANY_FOR, Caches
 from dray.control.scheduling.deciding import Placed
 from dray.control.scheduling.timestamps import timestamp
@@ -64,37 +65,7 @@ class CommitFailed(Exception):
         self.is_conflict = is_conflict  # somebody else was faster: worth trying again at once
 
 
-class _Metadata(msgspec.Struct, rename="camel", omit_defaults=True):
-    """The metadata of a claim as text, so that a PUT returns exactly what was read."""
-
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    generate_name: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    labels: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    annotations: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    owner_references: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    finalizers: list[str] = []
-    # managedFields are left out on purpose: the server then keeps its own.
-
-
-class _ClaimText(msgspec.Struct, rename="camel"):
-    """A claim whose spec stays the bytes that the server sent."""
-
-    metadata: _Metadata
-    spec: msgspec.Raw
-    api_version: str = "resource.k8s.io/v1"
-    kind: str = "ResourceClaim"
-
-
-class _Written(msgspec.Struct):
-    """The only thing we read of an answer to a write."""
-
-    metadata: _Metadata
-
-
-_decode_text = msgspec.json.Decoder(_ClaimText).decode
+_decode_text = msgspec.json.Decoder(ClaimText).decode
 
 
 @dataclass(slots=True)
@@ -102,7 +73,7 @@ class _Trail:
     """What a commit has done so far, to be taken back if it fails."""
 
     reserved: list[tuple[ResourceClaim, str]] = field(default_factory=list)  # claim, consumer uid
-    created: list[_Metadata] = field(default_factory=list)  # claims for extended resources
+    created: list[ClaimMetadata] = field(default_factory=list)  # claims for extended resources
     noted: list[Pod] = field(default_factory=list)  # pods whose status tells of node resources
 
 
@@ -225,20 +196,22 @@ class Committer:
                 raise CommitFailed(f"claim {key} changed while it was being allocated", is_conflict=True)
             text.metadata.finalizers.append(FINALIZER)
             try:
-                written = await self.client.update(kinds.CLAIMS, name, text, namespace, view=_Written)
+                written = await self.client.update(kinds.CLAIMS, name, text, namespace, view=Written)
                 revision = written.metadata.resource_version
             except Invalid:
                 # kube-apiserver shows parameters in another spelling than it keeps, and misses that one now.
                 revision = await change_metadata(
                     self.client, kinds.CLAIMS, claim.metadata, finalizers=[FINALIZER]
                 )
-        meta = _Metadata(name=name, namespace=namespace, uid=claim.metadata.uid, resource_version=revision)
+        meta = ClaimMetadata(
+            name=name, namespace=namespace, uid=claim.metadata.uid, resource_version=revision
+        )
         await self._write_allocation(meta, claim, allocation, consumer, trail)
         return key
 
     async def _write_allocation(
         self,
-        meta: _Metadata,
+        meta: ClaimMetadata,
         claim: ResourceClaim,
         allocation: AllocationResult,
         consumer: Consumer,
@@ -249,7 +222,7 @@ class Committer:
             allocation = msgspec.structs.replace(allocation, allocation_timestamp=timestamp(self.now()))
         body = _status_body(meta, {"allocation": allocation, "reservedFor": [consumer]})
         written = await self.client.update(
-            kinds.CLAIMS, meta.name, body, meta.namespace, subresource="status", view=_Written
+            kinds.CLAIMS, meta.name, body, meta.namespace, subresource="status", view=Written
         )
         trail.reserved.append((claim, consumer["uid"]))
         await self._verify(f"{meta.namespace}/{meta.name}", written.metadata.resource_version)
@@ -300,7 +273,7 @@ class Committer:
         meta = claim.metadata
         body = _status_body(meta, {})
         await self.client.update(
-            kinds.CLAIMS, meta.name, body, meta.namespace, subresource="status", view=_Written
+            kinds.CLAIMS, meta.name, body, meta.namespace, subresource="status", view=Written
         )
 
     async def _take_back(self, placed: Sequence[Placed], trail: _Trail) -> None:
@@ -358,7 +331,7 @@ class Committer:
         """Delete a claim that the scheduler made, finalizer first."""
         try:
             patch: dict[str, Any] = {"metadata": {"finalizers": None}}
-            await self.client.patch(kinds.CLAIMS, name, patch, namespace, view=_Written)
+            await self.client.patch(kinds.CLAIMS, name, patch, namespace, view=Written)
             await self.client.delete(kinds.CLAIMS, name, namespace)
         except NotFound:
             return
@@ -407,7 +380,7 @@ class Committer:
             },
             "spec": claim.spec,
         }
-        made = (await self.client.create(kinds.CLAIMS, body, meta.namespace, view=_Written)).metadata
+        made = (await self.client.create(kinds.CLAIMS, body, meta.namespace, view=Written)).metadata
         trail.created.append(made)
         # From now on the booking belongs to the real claim.
         booking = self.caches.bookings.pop(meta.uid, None)
@@ -426,7 +399,7 @@ class Committer:
         status = {"resourceClaimName": trail.created[-1].name, "requestMappings": placed.mappings}
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"extendedResourceClaimStatus": status}}
         path = kinds.PODS.path(pod.metadata.namespace, pod.metadata.name, "status")
-        written = await self.client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=_Written)
+        written = await self.client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=Written)
         return str(written.metadata.resource_version)
 
     async def _note_node_resources(self, pod: Pod, statuses: Sequence[dict[str, Any]]) -> None:
