@@ -230,7 +230,11 @@ class Cluster:
         async def condition():
             return (await self.get_pod(name))["spec"].get("nodeName")
 
-        node = await self.until(condition, f"pod {name} bound", timeout)
+        try:
+            node = await self.until(condition, f"pod {name} bound", timeout)
+        except AssertionError as error:
+            status = (await self.get_pod(name))["status"]
+            raise AssertionError(f"{error}; {status.get('conditions')}") from None
         return node.removesuffix(f"-{self.number}")
 
     async def refused(self, name, timeout=20.0):

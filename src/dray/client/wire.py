@@ -25,6 +25,7 @@ Headers = dict[str, str]  # names in lower case
 
 _PAUSE_ABOVE = 8 << 20  # bytes of a stream that nobody has read yet
 _NO_BODY = (204, 304)
+_HANDSHAKE_GRACE = 0.5  # seconds
 
 
 class ConnectionLost(TransportError):
@@ -246,11 +247,26 @@ class Connection(asyncio.Protocol):
 async def open_connection(host: str, port: int, tls: ssl.SSLContext | None) -> Connection:
     """Connect; raises TransportError when nobody answers."""
     loop = asyncio.get_running_loop()
+    attempt = asyncio.ensure_future(
+        loop.create_connection(
+            Connection, host, port, ssl=tls, server_hostname=host if tls is not None else None
+        )
+    )
     try:
         async with asyncio.timeout(30):
-            _, connection = await loop.create_connection(
-                Connection, host, port, ssl=tls, server_hostname=host if tls is not None else None
-            )
+            try:
+                return (await asyncio.shield(attempt))[1]
+            except asyncio.CancelledError:
+                # uvloop logs a stack trace when a handshake is given up at the wrong moment, so whoever
+                # goes away lets it end first; one that takes long is dropped when it does end.
+                attempt.add_done_callback(_drop)
+                await asyncio.wait([attempt], timeout=_HANDSHAKE_GRACE)
+                raise
     except (OSError, ssl.SSLError, TimeoutError) as error:
         raise TransportError(f"cannot connect to {host}:{port}: {error or type(error).__name__}") from error
-    return connection
+
+
+def _drop(attempt: asyncio.Task[tuple[asyncio.Transport, Connection]]) -> None:
+    """Close the connection that nobody waits for any more."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result()[1].close()

@@ -12,7 +12,7 @@ from dray.api.core import Node
 from dray.client import Client, HttpTransport, Request, TransportError
 from dray.client.errors import Conflict, Gone, NotFound, TooManyRequests
 from dray.client.resources import CLAIMS, NODES, PODS
-from dray.client.wire import Connection
+from dray.client.wire import Connection, open_connection
 
 
 class ScriptedServer:
@@ -155,6 +155,28 @@ async def test_nobody_listening_is_an_error_that_names_the_address():
     transport = HttpTransport("http://127.0.0.1:1")
     with pytest.raises(TransportError, match="127.0.0.1:1"):
         await transport.send(Request("GET", "/x"))
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.7])
+async def test_a_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_made(monkeypatch, seconds):
+    made = asyncio.Event()
+
+    async def slow(factory, *_args, **_options):
+        await asyncio.sleep(seconds)
+        connections.append(factory())
+        made.set()
+        return None, connections[0]
+
+    connections = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", slow)
+    waiting = asyncio.create_task(open_connection("127.0.0.1", 1, None))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await made.wait()
+    await asyncio.sleep(0.01)
+    assert connections[0].is_closed
 
 
 async def test_a_late_answer_is_given_up_and_its_connection_with_it():
