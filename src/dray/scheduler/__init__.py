@@ -18,7 +18,15 @@ from dray.scheduler.claims import (
     may_deallocate,
 )
 from dray.scheduler.devices import Booking, Devices, kind_of
-from dray.scheduler.extended import ExtendedResources, is_leftover, special_claim, variants
+from dray.scheduler.extended import (
+    ExtendedResources,
+    choose_special,
+    serves,
+    special_claim,
+    special_name,
+    special_owner,
+    variants,
+)
 from dray.scheduler.gangs import GangPlacement, Member, place_gang
 from dray.scheduler.neighbours import Neighbours
 from dray.scheduler.nodeallocatable import Footprint, extra_in_status, footprint
@@ -52,12 +60,12 @@ __all__ = [
     "SchedulingQueue",
     "Unplaceable",
     "Wish",
+    "choose_special",
     "claim_keys",
     "extra_in_status",
     "footprint",
     "gather_claims",
     "has_binding_conditions",
-    "is_leftover",
     "is_reserved_for",
     "judge_binding",
     "kind_of",
@@ -66,7 +74,10 @@ __all__ = [
     "place_gang",
     "plan_preemption",
     "pod_requests",
+    "serves",
     "shape_of",
     "special_claim",
+    "special_name",
+    "special_owner",
     "variants",
 ]

@@ -11,11 +11,17 @@ then is asked for in addition, once, for the hungriest of them.
 
 One claim per pod, requests named `container-<i>-request-<j>`: i counts init containers,
 then containers; j is the place of the resource among the container's sorted requests.
+
+The claim's own name follows from the pod's uid. So of several schedulers that work on one
+pod only one can make it, and the others go on with what they find: from then on it is a claim like
+any other, and whoever writes its allocation first decides. (kube-scheduler draws a name by lot and deletes what
+it finds; two of those would undo each other's work forever.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from dray.api.core import Container, ContainerExtendedResourceRequest, Pod
@@ -34,6 +40,8 @@ from dray.scheduler.state import ClusterState
 
 IMPLICIT_PREFIX = "deviceclass.resource.kubernetes.io/"
 IN_MEMORY_NAME = "<extended-resources>"  # no valid name, so it can meet no real claim
+_LONGEST_NAME = 63  # as the server keeps to when it makes names
+_MARK = 10  # characters of a name that stand for the pod's uid
 
 ClassOf = Callable[[str], str | None]  # extended resource -> device class
 
@@ -194,8 +202,50 @@ def _claim(pod: Pod, requests: list[DeviceRequest]) -> ResourceClaim:
     )
 
 
-def is_leftover(claim: ResourceClaim, pod: Pod) -> bool:
-    """Whether a claim was made for this pod's extended resources by an earlier attempt."""
-    return (claim.metadata.annotations or {}).get(EXTENDED_RESOURCE_CLAIM) == "true" and any(
-        owner.controller and owner.uid == pod.metadata.uid for owner in claim.metadata.owner_references
-    )
+def special_name(pod: Pod) -> str:
+    """Return the name that the claim of this very pod has on the server."""
+    mark = hashlib.sha256(pod.metadata.uid.encode()).hexdigest()[:_MARK]
+    return f"{pod.metadata.name}-extended-resources-"[: _LONGEST_NAME - _MARK] + mark
+
+
+def special_owner(claim: ResourceClaim) -> str | None:
+    """Return the uid of the pod for whose extended resources a claim was made, None for other claims."""
+    if (claim.metadata.annotations or {}).get(EXTENDED_RESOURCE_CLAIM) != "true":
+        return None
+    return next((owner.uid for owner in claim.metadata.owner_references if owner.controller), None)
+
+
+def choose_special(
+    pod: Pod, made: Iterable[ResourceClaim]
+) -> tuple[ResourceClaim | None, list[ResourceClaim]]:
+    """Of the claims made for a pod say which one to go on with, and which are left over.
+
+    Whoever looks at the same claims chooses the same one: what the pod's status names, else what has the
+    right name, else the oldest. One that is being deleted is of no use to anybody.
+    """
+    status = pod.status.extended_resource_claim_status
+    named = status.resource_claim_name if status is not None else ""
+    right = special_name(pod)
+
+    def rank(claim: ResourceClaim) -> tuple[bool, bool, bool, str, str]:
+        meta = claim.metadata
+        is_dying = meta.deletion_timestamp is not None
+        return is_dying, meta.name != named, meta.name != right, meta.creation_timestamp or "", meta.name
+
+    ranked = sorted(made, key=rank)
+    if ranked and ranked[0].metadata.deletion_timestamp is None:
+        return ranked[0], ranked[1:]
+    return None, ranked
+
+
+def serves(made: ResourceClaim, wanted: ResourceClaim) -> bool:
+    """Whether a claim that was found asks for what this one would."""
+    return _asked(made) == _asked(wanted)
+
+
+def _asked(claim: ResourceClaim) -> list[tuple[str, str, int] | None]:
+    """What matters of the requests that `special_claim` makes; None stands for any other."""
+    return [
+        (each.name, each.exactly.device_class_name, each.exactly.count) if each.exactly is not None else None
+        for each in claim.spec.devices.requests
+    ]

@@ -34,6 +34,7 @@ from dray.scheduler import (
     Wish,
     claim_keys,
     extra_in_status,
+    special_owner,
 )
 
 log = logging.getLogger("dray.scheduler")
@@ -67,6 +68,7 @@ class Caches:
             str, tuple[str, int]
         ] = {}  # pod uid -> (node being cleared for it, its priority)
         self.claims_by_consumer: dict[str, set[str]] = defaultdict(set)  # consumer uid -> claim keys
+        self.special_by_pod: dict[str, set[str]] = {}  # pod uid -> keys of claims for its extended resources
         self.bookings: dict[str, Booking] = {}  # claim uid -> allocation in flight
         self.assumed: dict[
             str, str
@@ -74,7 +76,7 @@ class Caches:
         self.committing: set[str] = set()  # uids of pods whose writes are under way
         self.rivals = Rivals()
         self.waits = waits
-        self.foreign_claims: set[str] = set()  # uids of claims that other schedulers allocated
+        self.foreign_claims: dict[str, float] = {}  # uids of claims that others allocated -> loop time
         self.last_foreign = float("-inf")  # loop time of the last such allocation
         self.last_foreign_claim: ResourceClaim | None = None
         self.foreign_pods: dict[str, Pod] = {}  # unbound pods with claims that are not ours to place
@@ -87,6 +89,9 @@ class Caches:
         )  # a device given twice
         self.on_wake: Callable[[], None] = _nothing  # some waiting pod may be tried now
         self._seen: dict[str, list[tuple[int, asyncio.Future[bool]]]] = defaultdict(list)
+        self._left: dict[str, list[asyncio.Future[None]]] = defaultdict(
+            list
+        )  # pod uid -> who waits for its end
 
         self.nodes = Informer(client, kinds.NODES, Node)
         self.slices = Informer(client, kinds.SLICES, ResourceSlice)
@@ -215,6 +220,7 @@ class Caches:
             self.wake(Help.DEVICES)
         key = key_of((new or old).metadata)  # type: ignore[union-attr]  # one of the two is there
         self._note_consumers(key, old, new)
+        self._note_special(key, old, new)
         self._tell_seen(key, new)
         self.wake(f"claim:{key}")
         for pod_key in self.waiting_for_claim.pop(key, ()):
@@ -236,6 +242,24 @@ class Caches:
         for consumer in after:
             self.claims_by_consumer[consumer.uid].add(key)
 
+    def _note_special(self, key: str, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        before = special_owner(old) if old is not None else None
+        after = special_owner(new) if new is not None else None
+        if before == after:
+            return
+        if before is not None:
+            keys = self.special_by_pod[before]
+            keys.discard(key)
+            if not keys:
+                del self.special_by_pod[before]
+        if after is not None:
+            self.special_by_pod.setdefault(after, set()).add(key)
+
+    def special_claims(self, pod: Pod) -> list[ResourceClaim]:
+        """Return the claims that were made for the extended resources of a pod."""
+        found = (self.claims.get(key) for key in self.special_by_pod.get(pod.metadata.uid, ()))
+        return [claim for claim in found if claim is not None]
+
     def claims_reserved_for(self, uid: str) -> list[ResourceClaim]:
         """Return the claims that a consumer holds."""
         found = (self.claims.get(key) for key in self.claims_by_consumer.get(uid, ()))
@@ -256,27 +280,32 @@ class Caches:
             return
         if new is None:
             if old is not None:
-                self.foreign_claims.discard(old.metadata.uid)
+                self.foreign_claims.pop(old.metadata.uid, None)
             return
         allocation = new.status.allocation
         if allocation is None or old is None or old.status.allocation is not None:
             if allocation is None:
-                self.foreign_claims.discard(new.metadata.uid)
+                self.foreign_claims.pop(new.metadata.uid, None)
             return
         if new.metadata.uid in self.bookings:
             return
-        self.foreign_claims.add(new.metadata.uid)
+        now = self.foreign_claims[new.metadata.uid] = asyncio.get_running_loop().time()
         if self.last_foreign == float("-inf"):
             log.warning(
                 "another scheduler allocates devices, too (claim %s). If it is not dray's, a device may be given "
                 "twice: unlikely, but possible; with `dray guard` and --guarded it is impossible, and faster",
                 key_of(new.metadata),
             )
-        self.last_foreign = asyncio.get_running_loop().time()
+        self.last_foreign = now
         self.last_foreign_claim = new
         for uid in self.rivals.others(allocation, new.metadata.uid):
             if uid not in self.foreign_claims:
                 self.on_late_rival(uid, new)
+
+    def seconds_foreign(self, claim: ResourceClaim) -> float:
+        """How long ago we saw another scheduler allocate the claim; infinite when none did."""
+        since = self.foreign_claims.get(claim.metadata.uid, float("-inf"))
+        return asyncio.get_running_loop().time() - since
 
     def has_company(self) -> bool:
         """Whether another scheduler is at work on claims, or was lately."""
@@ -331,6 +360,38 @@ class Caches:
 
     # --- pods -----------------------------------------------------------------
 
+    def is_bound(self, pod: Pod) -> bool:
+        """Whether this very pod has a node, as far as we know."""
+        current = self.pods.get(key_of(pod.metadata))
+        return (
+            current is not None and current.metadata.uid == pod.metadata.uid and bool(current.spec.node_name)
+        )
+
+    async def pod_left(self, pod: Pod, timeout: float) -> bool:
+        """Wait until a pod is bound or gone, by somebody else's doing; False when that does not happen."""
+        uid = pod.metadata.uid
+        current = self.pods.get(key_of(pod.metadata))
+        if current is None or current.metadata.uid != uid or current.spec.node_name:
+            return True
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._left[uid]
+        waiting.append(future)
+        try:
+            async with asyncio.timeout(timeout):
+                await future
+                return True
+        except TimeoutError:
+            return False
+        finally:
+            waiting.remove(future)
+            if not waiting and self._left.get(uid) is waiting:
+                del self._left[uid]
+
+    def _tell_left(self, uid: str) -> None:
+        for future in self._left.pop(uid, ()):
+            if not future.done():
+                future.set_result(None)
+
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         self._note_foreign_pod(old, new)
         if new is None or _is_finished(new):
@@ -357,6 +418,7 @@ class Caches:
 
     def _pod_gone(self, pod: Pod) -> None:
         uid = pod.metadata.uid
+        self._tell_left(uid)
         # A pod that is being committed keeps its room until that has ended; `settle` forgets it.
         if uid not in self.committing:
             self.vacate(uid)
@@ -382,6 +444,7 @@ class Caches:
     def _pod_bound(self, old: Pod | None, new: Pod) -> None:
         uid = new.metadata.uid
         known = self.state.pods.get(uid)
+        self._tell_left(uid)
         self.assumed.pop(uid, None)
         if known is not None and known.node == new.spec.node_name:
             self.state.refresh(new)

@@ -12,6 +12,12 @@ are the ones to yield. Of two schedulers that follow this rule exactly one yield
 a scheduler that does not follow it (kube-scheduler) allocates claims, too, we wait a moment
 longer before binding and yield to it in any case: see `_verify`.
 
+Two schedulers of one name may work on one *pod*, too. Whoever writes a claim's allocation first
+decides; the other one finds it reserved for the pod, gives the first a moment to bind, and then goes on with
+that allocation, because the first may have died. Claims for extended resources are no exception: their name
+follows from the pod, so there is one, whoever makes it. Pods with claims are bound at the revision at
+which no claim of theirs was withdrawn: see `withdrawing.py`.
+
 The pods of a gang are committed together: first all claims, then all bindings.
 """
 
@@ -47,12 +53,21 @@ from dray.control.claim_text import ClaimMetadata, ClaimText, Written
 from dray.control.scheduling.caches import COMPANY_FOR, Caches
 from dray.control.scheduling.deciding import Placed
 from dray.control.scheduling.timestamps import timestamp
-from dray.scheduler import FINALIZER, has_binding_conditions, is_reserved_for, judge_binding
+from dray.control.scheduling.withdrawing import InUseError, Withdrawer, is_withdrawn, status_body
+from dray.scheduler import (
+    FINALIZER,
+    has_binding_conditions,
+    is_reserved_for,
+    judge_binding,
+    special_name,
+    special_owner,
+)
 from dray.scheduler.extended import IN_MEMORY_NAME
 
 log = logging.getLogger("dray.scheduler")
 
 CATCH_UP_TIMEOUT = 30.0  # seconds for our own write to come back through the watch
+_BINDING_ATTEMPTS = 3  # a pod may change while it is being bound: a report, a label
 
 Consumer = dict[str, Any]
 
@@ -65,16 +80,29 @@ class CommitFailed(Exception):
         self.is_conflict = is_conflict  # somebody else was faster: worth trying again at once
 
 
+_CONFLICTS = (Conflict, NotFound, InUseError)
 _decode_text = msgspec.json.Decoder(ClaimText).decode
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    """A claim that we have reserved for somebody."""
+
+    meta: ClaimMetadata  # as of our write
+    consumer: str  # uid
 
 
 @dataclass(slots=True)
 class _Trail:
     """What a commit has done so far, to be taken back if it fails."""
 
-    reserved: list[tuple[ResourceClaim, str]] = field(default_factory=list)  # claim, consumer uid
-    created: list[ClaimMetadata] = field(default_factory=list)  # claims for extended resources
-    noted: list[Pod] = field(default_factory=list)  # pods whose status tells of node resources
+    reserved: list[_Reservation] = field(default_factory=list)
+    created: list[tuple[str, ClaimMetadata]] = field(
+        default_factory=list
+    )  # uid in memory, claim on the server
+    noted: list[tuple[Pod, str]] = field(
+        default_factory=list
+    )  # status tells of node resources; since revision
 
 
 @dataclass(slots=True)
@@ -85,6 +113,7 @@ class Committer:
     caches: Caches
     features: Features
     now: Callable[[], datetime]
+    withdrawer: Withdrawer
     courtesy: float = 1.0  # seconds to wait before binding while another scheduler is active
 
     async def commit(self, placed: Sequence[Placed]) -> None:
@@ -106,11 +135,11 @@ class Committer:
             await asyncio.gather(
                 *(self._finish(each, keys, trail) for each, keys in zip(placed, found, strict=True))
             )
-        except (ClientError, TimeoutError, CommitFailed) as error:
+        except (ClientError, TimeoutError, CommitFailed, InUseError) as error:
             await self._take_back(placed, trail)
             if isinstance(error, CommitFailed):
                 raise
-            raise CommitFailed(str(error), is_conflict=isinstance(error, (Conflict, NotFound))) from error
+            raise CommitFailed(str(error), is_conflict=isinstance(error, _CONFLICTS)) from error
 
     # --- claims ---------------------------------------------------------------
 
@@ -120,36 +149,31 @@ class Committer:
         for claim, allocation in zip(placed.placement.claims, placed.placement.allocations, strict=True):
             consumer = _consumer(placed, claim)
             if claim.metadata.name == IN_MEMORY_NAME:
-                keys.append(await self._allocate_extended(claim, allocation, consumer, trail))
+                keys.append(await self._allocate_extended(placed, claim, allocation, trail))
             else:
                 keys.append(await self._allocate(claim, allocation, consumer, trail))
         return keys
 
     async def _reserve_all(self, placed: Placed, trail: _Trail) -> list[str]:
         """Reserve the claims that somebody else allocated, long ago or just now."""
-        keys = []
         decided = {claim.metadata.uid for claim in placed.placement.claims}
-        for claim in placed.claims.all:
-            if claim.metadata.uid in decided:
-                continue
+        found = [claim for claim in placed.claims.all if claim.metadata.uid not in decided]
+        for claim in found:
             consumer = _consumer(placed, claim)
-            is_inherited = is_reserved_for(claim, {consumer["uid"]})
-            if not is_inherited:
+            if not is_reserved_for(claim, {consumer["uid"]}):
                 await self._reserve(claim, consumer, trail)
-            keys.append(key_of(claim.metadata))
-            await self._verify_found(keys[-1], is_inherited=is_inherited)
-        return keys
+            elif claim.metadata.uid in self.caches.foreign_claims:
+                # Another scheduler's work in progress, maybe. That one binds the pod or yields
+                # within a moment, so let it; afterwards the claim is ours.
+                if await self.caches.pod_left(placed.pod, 2 * self.courtesy):
+                    raise CommitFailed("another scheduler was faster", is_conflict=True)
+        for claim in found:
+            await self._verify_found(key_of(claim.metadata))
+        return [key_of(claim.metadata) for claim in found]
 
-    async def _verify_found(self, key: str, *, is_inherited: bool) -> None:
-        """Make sure of an allocation that we found: who wrote it may have died before the check.
-
-        One that is reserved for our pod already may be another scheduler's work in progress. That
-        one binds the pod or yields within a moment, so let it; afterwards the claim is ours.
-        """
+    async def _verify_found(self, key: str) -> None:
+        """Make sure of an allocation that we found: who wrote it may have died before the check."""
         claim = self.caches.claims.get(key)
-        if is_inherited and claim is not None and claim.metadata.uid in self.caches.foreign_claims:
-            await asyncio.sleep(2 * self.courtesy)
-            claim = self.caches.claims.get(key)
         if claim is None or claim.status.allocation is None:
             raise CommitFailed(f"claim {key} lost its allocation", is_conflict=True)
         rival = self.caches.rival(claim)
@@ -160,13 +184,30 @@ class Committer:
         for key in keys:
             await self._wait_for_drivers(key)
         self._check_unchanged(placed, keys)
-        revision = claim = ""
+        pod = placed.pod
+        if not keys and not self.caches.extended.asked_by(pod):
+            await self._bind(pod, placed.placement.node, "")
+            return
+        # From here on every write of the pod is made at the revision that the one before has left.
+        known = self.caches.pods.get(key_of(pod.metadata))
+        if known is None or known.metadata.uid != pod.metadata.uid or known.spec.node_name:
+            raise CommitFailed("another scheduler was faster", is_conflict=True)
+        self._check_words(known, keys)
+        revision = known.metadata.resource_version
+        special = _special_of(placed)
         if placed.mappings:
-            revision, claim = await self._note_extended(placed, trail), trail.created[-1].name
-        if placed.node_statuses:
-            await self._note_node_resources(placed.pod, placed.node_statuses)
-            trail.noted.append(placed.pod)
-        await self._bind(placed.pod, placed.placement.node, revision, claim)
+            revision = await self._note_extended(placed, known, special)
+        if placed.node_statuses or known.status.node_allocatable_resource_claim_statuses:
+            revision = await self._note_node_resources(pod, placed.node_statuses, revision)
+            trail.noted.append((pod, revision))
+        await self._bind_exactly(placed, keys, revision, special)
+
+    def _check_words(self, pod: Pod, keys: list[str]) -> None:
+        """Make sure that nobody is about to clear a claim; the pod is to be bound at this revision only."""
+        for key in keys:
+            claim = self.caches.claims.get(key)
+            if claim is None or is_withdrawn(pod, claim):
+                raise CommitFailed(f"claim {key} is being cleared", is_conflict=True)
 
     def _check_unchanged(self, placed: Placed, keys: list[str]) -> None:
         """Make sure that the claims still hold what the node was chosen for.
@@ -206,13 +247,12 @@ class Committer:
         meta = ClaimMetadata(
             name=name, namespace=namespace, uid=claim.metadata.uid, resource_version=revision
         )
-        await self._write_allocation(meta, claim, allocation, consumer, trail)
+        await self._write_allocation(meta, allocation, consumer, trail)
         return key
 
     async def _write_allocation(
         self,
         meta: ClaimMetadata,
-        claim: ResourceClaim,
         allocation: AllocationResult,
         consumer: Consumer,
         trail: _Trail,
@@ -220,11 +260,11 @@ class Committer:
         """One status write for allocation and reservation; then make sure that no rival was first."""
         if any(result.binding_conditions for result in allocation.devices.results):
             allocation = msgspec.structs.replace(allocation, allocation_timestamp=timestamp(self.now()))
-        body = _status_body(meta, {"allocation": allocation, "reservedFor": [consumer]})
+        body = status_body(meta, {"allocation": allocation, "reservedFor": [consumer]})
         written = await self.client.update(
             kinds.CLAIMS, meta.name, body, meta.namespace, subresource="status", view=Written
         )
-        trail.reserved.append((claim, consumer["uid"]))
+        trail.reserved.append(_Reservation(written.metadata, consumer["uid"]))
         await self._verify(f"{meta.namespace}/{meta.name}", written.metadata.resource_version)
 
     async def _verify(self, key: str, revision: str) -> None:
@@ -244,11 +284,7 @@ class Committer:
 
     async def _yield(self, claim: ResourceClaim, rival: str) -> None:
         """Give up an allocation that another claim has a better right to, unless a bound pod uses it."""
-        users = [each for each in claim.status.reserved_for if each.resource == "pods"]
-        for user in users:
-            if await self._bound(user.name, claim.metadata.namespace, user.uid) is not None:
-                raise CommitFailed(f"{rival} is in use by {user.name}", is_conflict=True)
-        await self.deallocate(claim)
+        await self.withdrawer.deallocate(claim)
         raise CommitFailed(f"{rival} was given to another claim, too", is_conflict=True)
 
     async def _reserve(self, claim: ResourceClaim, consumer: Consumer, trail: _Trail) -> None:
@@ -264,17 +300,10 @@ class Committer:
             subresource="status",
             view=ResourceClaim,
         )
-        trail.reserved.append((claim, consumer["uid"]))
+        meta = ClaimMetadata(name, namespace, claim.metadata.uid, written.metadata.resource_version)
+        trail.reserved.append(_Reservation(meta, consumer["uid"]))
         if claim.status.allocation is not None and written.status.allocation != claim.status.allocation:
             raise CommitFailed(f"claim {namespace}/{name} was allocated anew", is_conflict=True)
-
-    async def deallocate(self, claim: ResourceClaim) -> None:
-        """Clear a claim's allocation and reservations, unless it changed meanwhile."""
-        meta = claim.metadata
-        body = _status_body(meta, {})
-        await self.client.update(
-            kinds.CLAIMS, meta.name, body, meta.namespace, subresource="status", view=Written
-        )
 
     async def _take_back(self, placed: Sequence[Placed], trail: _Trail) -> None:
         """Remove our reservations; allocations stay, and the next attempt builds on them.
@@ -282,59 +311,72 @@ class Committer:
         Not for pods that are bound after all, by another scheduler or by a binding whose answer
         was lost: their reservations are true. When we cannot know, nothing is taken back.
         """
+        for in_memory, made in trail.created:
+            booking = self.caches.bookings.pop(made.uid, None)
+            if booking is not None:
+                self.caches.bookings[in_memory] = booking
         try:
-            metas = [each.pod.metadata for each in placed]
-            found = [await self._bound(meta.name, meta.namespace, meta.uid) for meta in metas]
+            found = [await self._current(each.pod) for each in placed]
         except ClientError:
             return
-        bound = {each.metadata.uid for each in found if each is not None}
+        bound = {each.metadata.uid for each in found if each is not None and each.spec.node_name}
         if bound and any(each.group is not None for each in placed):
             return
-        # Of the claims for extended resources a bound pod keeps the one that its status names.
-        statuses = [each.status.extended_resource_claim_status for each in found if each is not None]
-        kept = {status.resource_claim_name for status in statuses if status is not None}
-        for claim, uid in trail.reserved:
-            if uid in bound or claim.metadata.name == IN_MEMORY_NAME:
-                continue  # the latter are deleted below
-            entry = {"$patch": "delete", "uid": uid}
-            body = {"metadata": {"uid": claim.metadata.uid}, "status": {"reservedFor": [entry]}}
-            path = kinds.CLAIMS.path(claim.metadata.namespace, claim.metadata.name, "status")
-            try:
-                await self.client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
-            except ClientError as error:
-                # The claim controller removes reservations of pods that are gone; nothing is lost.
-                log.debug("cannot take back the reservation of %s: %s", claim.metadata.name, error)
-        for pod in trail.noted:
+        # A claim for extended resources is of no use to a pod that is gone, or was bound without it.
+        for each, pod in zip(placed, found, strict=True):
+            special = _special_of(each)
+            if special and (pod is None or (pod.spec.node_name and _named_by(pod) != special)):
+                await self._delete_special(each.pod, special, trail)
+        for reservation in trail.reserved:
+            if reservation.consumer not in bound:
+                await self._unreserve(reservation)
+        for noted, revision in trail.noted:
             try:
                 # An explicit empty list: servers keep the field when it is merely left out.
-                if pod.metadata.uid not in bound:
-                    await self._note_node_resources(pod, ())
+                if noted.metadata.uid not in bound:
+                    await self._note_node_resources(noted, (), revision)
             except ClientError as error:
-                log.debug("cannot clear the node resources of %s: %s", pod.metadata.name, error)
-        for meta in trail.created:
-            if meta.name in kept:
-                continue
-            try:
-                await self.delete_claim(meta.name, meta.namespace)
-            except ClientError as error:
-                log.debug("cannot delete claim %s: %s", meta.name, error)
+                log.debug("cannot clear the node resources of %s: %s", noted.metadata.name, error)
 
-    async def _bound(self, name: str, namespace: str, uid: str) -> Pod | None:
-        """Return the pod as it is now if it is bound."""
+    async def _unreserve(self, reservation: _Reservation) -> None:
+        """Give up a reservation; should that fail, nothing is lost: the next attempt finds it."""
+        meta, consumer = reservation.meta, reservation.consumer
+        key, revision = f"{meta.namespace}/{meta.name}", meta.resource_version
+        for _ in range(3):  # drivers write claims, too
+            try:
+                if not await self.caches.seen(key, revision, CATCH_UP_TIMEOUT):
+                    return
+                claim = self.caches.claims.get(key)
+                if claim is None or claim.metadata.uid != meta.uid or not is_reserved_for(claim, {consumer}):
+                    return
+                revision = str(int(claim.metadata.resource_version) + 1)
+                await self.withdrawer.unreserve(claim, consumer)
+                return
+            except Conflict:
+                continue
+            except (ClientError, InUseError, TimeoutError) as error:
+                log.debug("cannot take back the reservation of %s: %s", key, error)
+                return
+
+    async def _delete_special(self, pod: Pod, name: str, trail: _Trail) -> None:
+        """Delete a claim for extended resources that its pod does not need any more."""
+        key = f"{pod.metadata.namespace}/{name}"
         try:
-            found = await self.client.get(kinds.PODS, name, namespace, view=Pod)
+            for _, made in trail.created:
+                await self.caches.seen(key, made.resource_version, CATCH_UP_TIMEOUT)
+            claim = self.caches.claims.get(key)
+            if claim is not None and special_owner(claim) == pod.metadata.uid:
+                await self.withdrawer.delete(claim, is_needless=True)
+        except (ClientError, TimeoutError) as error:
+            log.debug("cannot delete claim %s: %s", key, error)
+
+    async def _current(self, pod: Pod) -> Pod | None:
+        """Read the pod as it is now; None when it is gone."""
+        try:
+            found = await self.client.get(kinds.PODS, pod.metadata.name, pod.metadata.namespace, view=Pod)
         except NotFound:
             return None
-        return found if found.metadata.uid == uid and found.spec.node_name else None
-
-    async def delete_claim(self, name: str, namespace: str) -> None:
-        """Delete a claim that the scheduler made, finalizer first."""
-        try:
-            patch: dict[str, Any] = {"metadata": {"finalizers": None}}
-            await self.client.patch(kinds.CLAIMS, name, patch, namespace, view=Written)
-            await self.client.delete(kinds.CLAIMS, name, namespace)
-        except NotFound:
-            return
+        return found if found.metadata.uid == pod.metadata.uid else None
 
     async def _wait_for_drivers(self, key: str) -> None:
         """Wait for binding conditions, driven by the claim cache and a deadline."""
@@ -360,18 +402,18 @@ class Committer:
     # --- extended resources ----------------------------------------------------
 
     async def _allocate_extended(
-        self,
-        claim: ResourceClaim,
-        allocation: AllocationResult,
-        consumer: Consumer,
-        trail: _Trail,
+        self, placed: Placed, claim: ResourceClaim, allocation: AllocationResult, trail: _Trail
     ) -> str:
-        """Write the claim that so far exists only in memory; its finalizer travels along."""
+        """Write the claim that so far exists only in memory; its finalizer travels along.
+
+        Raises Conflict when another scheduler has made it already: the next attempt goes on with that one.
+        """
         meta = claim.metadata
         body = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
             "metadata": {
+                "name": special_name(placed.pod),
                 "generateName": meta.generate_name,
                 "namespace": meta.namespace,
                 "annotations": meta.annotations,
@@ -381,40 +423,58 @@ class Committer:
             "spec": claim.spec,
         }
         made = (await self.client.create(kinds.CLAIMS, body, meta.namespace, view=Written)).metadata
-        trail.created.append(made)
+        trail.created.append((meta.uid, made))
         # From now on the booking belongs to the real claim.
         booking = self.caches.bookings.pop(meta.uid, None)
         if booking is not None:
             self.caches.bookings[made.uid] = booking
-        await self._write_allocation(made, claim, allocation, consumer, trail)
+        await self._write_allocation(made, allocation, _consumer(placed, claim), trail)
         return f"{made.namespace}/{made.name}"
 
-    async def _note_extended(self, placed: Placed, trail: _Trail) -> str:
-        """Tell kubelet which request of the claim serves which container; return the pod's revision.
+    async def _note_extended(self, placed: Placed, pod: Pod, special: str) -> str:
+        """Tell kubelet which request of the claim serves which container; return the pod's revision."""
+        noted = pod.status.extended_resource_claim_status
+        if noted is not None and noted.resource_claim_name == special:
+            if noted.request_mappings == list(placed.mappings):
+                return pod.metadata.resource_version
+        status = {"resourceClaimName": special, "requestMappings": placed.mappings}
+        return await self._patch_pod(
+            pod, {"extendedResourceClaimStatus": status}, pod.metadata.resource_version, STRATEGIC_PATCH
+        )
 
-        The pod is bound at this revision only: should another scheduler of our name have noted a claim
-        of its own meanwhile, that one stands, and binding with ours would give the pod devices of another node.
-        """
-        pod = placed.pod
-        status = {"resourceClaimName": trail.created[-1].name, "requestMappings": placed.mappings}
-        body = {"metadata": {"uid": pod.metadata.uid}, "status": {"extendedResourceClaimStatus": status}}
-        path = kinds.PODS.path(pod.metadata.namespace, pod.metadata.name, "status")
-        written = await self.client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=Written)
-        return str(written.metadata.resource_version)
-
-    async def _note_node_resources(self, pod: Pod, statuses: Sequence[dict[str, Any]]) -> None:
+    async def _note_node_resources(self, pod: Pod, statuses: Sequence[dict[str, Any]], revision: str) -> str:
         """Tell kubelet and other schedulers what the pod's devices cost of the node."""
-        body = {
-            "metadata": {"uid": pod.metadata.uid},
-            "status": {"nodeAllocatableResourceClaimStatuses": statuses},
-        }
-        path = kinds.PODS.path(pod.metadata.namespace, pod.metadata.name, "status")
-        await self.client.call("PATCH", path, body, content_type=MERGE_PATCH, view=None)
+        status = {"nodeAllocatableResourceClaimStatuses": statuses}
+        return await self._patch_pod(pod, status, revision, MERGE_PATCH)
+
+    async def _patch_pod(self, pod: Pod, status: dict[str, Any], revision: str, kind: str) -> str:
+        """Change the status of a pod, at this revision only; return the new one."""
+        meta = pod.metadata
+        body = {"metadata": {"uid": meta.uid, "resourceVersion": revision}, "status": status}
+        path = kinds.PODS.path(meta.namespace, meta.name, "status")
+        written = await self.client.call("PATCH", path, body, content_type=kind, view=Written)
+        return str(written.metadata.resource_version)
 
     # --- the pod --------------------------------------------------------------
 
-    async def _bind(self, pod: Pod, node: str, revision: str = "", claim: str = "") -> None:
-        """Bind the pod; one with a claim for extended resources only at the revision that names this claim."""
+    async def _bind_exactly(self, placed: Placed, keys: list[str], revision: str, special: str) -> None:
+        """Bind a pod with claims, at the revision at which all was well; look again if it has changed."""
+        for attempt in range(1, _BINDING_ATTEMPTS + 1):
+            try:
+                await self._bind(placed.pod, placed.placement.node, revision, special)
+                return
+            except Conflict:
+                found = await self._current(placed.pod)
+                if found is None or found.spec.node_name or attempt == _BINDING_ATTEMPTS:
+                    raise
+                if placed.node_statuses or _named_by(found) != (special if placed.mappings else ""):
+                    raise  # another scheduler has made notes of its own
+                self._check_unchanged(placed, keys)
+                self._check_words(found, keys)
+                revision = found.metadata.resource_version
+
+    async def _bind(self, pod: Pod, node: str, revision: str, special: str = "") -> None:
+        """Bind the pod, at this revision only if there is one."""
         meta = pod.metadata
         body: dict[str, Any] = {
             "apiVersion": "v1",
@@ -429,12 +489,26 @@ class Committer:
             await self.client.call("POST", path, body, view=None)
         except (Conflict, TransportError, ServerFailed):
             # Bound already, or no answer: if the pod is where we want it, all is well.
-            found = await self.client.get(kinds.PODS, meta.name, meta.namespace, view=Pod)
-            if found.metadata.uid != meta.uid or found.spec.node_name != node:
+            found = await self._current(pod)
+            if found is None or found.spec.node_name != node:
                 raise
-            status = found.status.extended_resource_claim_status
-            if claim and (status is None or status.resource_claim_name != claim):
+            if special and _named_by(found) != special:
                 raise  # another scheduler of our name was faster, with a claim of its own
+
+
+def _special_of(placed: Placed) -> str:
+    """Return the name of the claim for the pod's extended resources, empty when it has none."""
+    for claim in placed.claims.all:
+        if claim.metadata.name == IN_MEMORY_NAME:
+            return special_name(placed.pod)
+        if special_owner(claim) == placed.pod.metadata.uid:
+            return claim.metadata.name
+    return ""
+
+
+def _named_by(pod: Pod) -> str:
+    status = pod.status.extended_resource_claim_status
+    return status.resource_claim_name if status is not None else ""
 
 
 def _devices_of(allocation: AllocationResult) -> list[tuple[str, str, str, str | None]]:
@@ -447,18 +521,3 @@ def _consumer(placed: Placed, claim: ResourceClaim) -> Consumer:
         meta = placed.group.metadata
         return {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": meta.name, "uid": meta.uid}
     return {"resource": "pods", "name": placed.pod.metadata.name, "uid": placed.pod.metadata.uid}
-
-
-def _status_body(meta: Any, status: dict[str, Any]) -> dict[str, Any]:
-    """Spell a status write: identity, revision and status; the server ignores the rest."""
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {
-            "name": meta.name,
-            "namespace": meta.namespace,
-            "uid": meta.uid,
-            "resourceVersion": meta.resource_version,
-        },
-        "status": status,
-    }

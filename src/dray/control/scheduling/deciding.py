@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from dray.allocator import AllocationError, Plan, Undo, World
 from dray.api.core import ContainerExtendedResourceRequest, Pod, PodGroup
 from dray.api.features import Features
 from dray.api.resource import ResourceClaim
+from dray.client import key_of
 from dray.control.scheduling.caches import Caches
+from dray.control.scheduling.withdrawing import is_withdrawn
 from dray.scheduler import (
     Help,
     Member,
@@ -25,14 +27,15 @@ from dray.scheduler import (
     PodClaims,
     PodShape,
     Unplaceable,
+    choose_special,
     footprint,
     gather_claims,
     has_binding_conditions,
-    is_leftover,
     judge_binding,
     kind_of,
     may_deallocate,
     place_gang,
+    serves,
     shape_of,
     special_claim,
     variants,
@@ -62,7 +65,8 @@ class ClearFirst:
 
     claim: ResourceClaim
     message: str
-    is_leftover: bool = False  # delete it; otherwise clear its allocation
+    way: Literal["deallocate", "delete", "unreserve"] = "deallocate"
+    consumer: str = ""  # uid of the one whose reservation is to be given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +228,13 @@ class Decider:
         return self.caches.state.all_nodes & ~taken if taken else None
 
     def _broken(self, pod: Pod, claims: PodClaims) -> ClearFirst | NotReady | None:
-        """Find an allocation whose drivers have reported failure, or let the time run out."""
+        """Find an allocation that was being cleared, or whose drivers have reported failure or let time run out."""
         for claim in claims.allocated:
+            if is_withdrawn(pod, claim):
+                consumer = self._consumer_of(pod, claim)
+                if consumer:
+                    text = f"claim {key_of(claim.metadata)} was being cleared for another attempt"
+                    return ClearFirst(claim, text, "unreserve", consumer)
             if not has_binding_conditions(claim):
                 continue
             waits = self.caches.waits
@@ -238,7 +247,19 @@ class Decider:
             return NotReady(f"claim {name}: {verdict.failure}, and other pods hold it", frozenset({name}))
         return None
 
-    def _unusable(self, pod: Pod, claims: PodClaims) -> ClearFirst | None:
+    def _consumer_of(self, pod: Pod, claim: ResourceClaim) -> str:
+        """Return the uid under which the pod holds a reservation, empty when it holds none."""
+        group = self._claim_group(pod)
+        uids = {pod.metadata.uid} | ({group.metadata.uid} if group is not None else set())
+        return next((each.uid for each in claim.status.reserved_for if each.uid in uids), "")
+
+    def _unless_fresh(self, decision: ClearFirst) -> ClearFirst | Later:
+        """Let another scheduler finish what it has just begun, for the same pod maybe."""
+        if self.caches.seconds_foreign(decision.claim) > _QUIET:
+            return decision
+        return Later(_QUIET, f"{decision.message}, unless the scheduler that allocated it goes on with it")
+
+    def _unusable(self, pod: Pod, claims: PodClaims) -> ClearFirst | Later | None:
         """Find an allocation that pins the pod to nodes that do not take it, and that nobody else uses."""
         for claim in claims.allocated:
             allocation = claim.status.allocation
@@ -248,7 +269,9 @@ class Decider:
                 and may_deallocate(claim, {pod.metadata.uid})
             ):
                 name = f"{claim.metadata.namespace}/{claim.metadata.name}"
-                return ClearFirst(claim, f"claim {name} was allocated where the pod cannot run")
+                return self._unless_fresh(
+                    ClearFirst(claim, f"claim {name} was allocated where the pod cannot run")
+                )
         return None
 
     # --- gangs --------------------------------------------------------------------
@@ -278,6 +301,9 @@ class Decider:
                     frozenset((f"group:{name}", *(f"claim:{key}" for key in claims.waits_for))),
                     lambda claims=claims: claims.message,  # type: ignore[misc]
                 )
+            broken = self._broken(pod, claims)
+            if broken is not None:
+                return broken
             members.append(Member(pod, shape_of(pod), claims))
         answer = place_gang(self.placer, members)
         if isinstance(answer, Unplaceable) and 0 < needed < len(members):
@@ -294,15 +320,19 @@ class Decider:
     # --- extended resources ---------------------------------------------------------
 
     def _decide_extended(self, pod: Pod, claims: PodClaims, asked: frozenset[str]) -> Decision:
-        """Try each kind of node with the claim that the pod would need there."""
-        leftover = next(
-            (claim for claim in self.caches.claims.items.values() if is_leftover(claim, pod)), None
-        )
-        if leftover is not None:
-            name = leftover.metadata.name
-            return ClearFirst(
-                leftover, f"claim {name} is left over from an earlier attempt", is_leftover=True
-            )
+        """Try each kind of node with the claim that the pod would need there.
+
+        If such a claim exists, ours from an earlier attempt or another scheduler's, the pod goes on with it.
+        Only when that leads nowhere it is deleted, and the pod starts anew.
+        """
+        made, leftovers = choose_special(pod, self.caches.special_claims(pod))
+        if leftovers:
+            name = leftovers[0].metadata.name
+            return ClearFirst(leftovers[0], f"claim {name} is left over from an earlier attempt", "delete")
+        if made is not None:
+            unfit = self._broken(pod, PodClaims((made,)))
+            if unfit is not None:
+                return unfit
         refusals: list[Unplaceable] = []
         within = self._within(pod)
         for nodes, by_devices in variants(self.caches.state, asked):
@@ -311,15 +341,32 @@ class Decider:
             wanted = claims
             if by_devices:
                 special, mappings = special_claim(pod, by_devices, self.caches.extended.class_of)
-                wanted = PodClaims(claims.allocated, (*claims.pending, special), claims.of_group)
+                wanted = _with_special(claims, special, made)
+            if made is not None and made not in wanted.all:
+                continue  # it was made for another kind of nodes
             answer = self.placer.place(pod, shape, wanted, within=nodes if within is None else nodes & within)
             if isinstance(answer, Placement):
                 return [Placed(pod, shape, wanted, answer, self._claim_group(pod), mappings)]
             refusals.append(answer)
+        if made is not None:
+            return self._unless_fresh(
+                ClearFirst(made, f"claim {made.metadata.name} leads nowhere; the pod starts anew", "delete")
+            )
         if not refusals:
             return Unplaceable(frozenset({Help.NODES}), lambda: "0/0 nodes: the cluster has no nodes")
         wishes = frozenset().union(*(each.wishes for each in refusals))
         return Unplaceable(wishes | {Help.DEVICES}, lambda: "; ".join(each.explain() for each in refusals))
+
+
+def _with_special(claims: PodClaims, wanted: ResourceClaim, made: ResourceClaim | None) -> PodClaims:
+    """Add the claim for extended resources: the one that exists, if it asks for the same."""
+    if made is None:
+        return PodClaims(claims.allocated, (*claims.pending, wanted), claims.of_group)
+    if not serves(made, wanted):
+        return claims
+    if made.status.allocation is None:
+        return PodClaims(claims.allocated, (*claims.pending, made), claims.of_group)
+    return PodClaims((*claims.allocated, made), claims.pending, claims.of_group)
 
 
 def _plan_or_none(world: World, node: str, claims: Sequence[ResourceClaim]) -> Plan | None:

@@ -30,6 +30,7 @@ from dray.control.scheduling.deciding import ClearFirst, Decider, Later, Placed
 from dray.control.scheduling.evicting import evict
 from dray.control.scheduling.reporting import Reporter
 from dray.control.scheduling.waiting import BindingWaits
+from dray.control.scheduling.withdrawing import InUseError, Withdrawer
 from dray.scheduler import (
     Entry,
     Help,
@@ -126,7 +127,8 @@ class SchedulingLoop:
             prefers_closeness=name == TOPOLOGY,
         )
         self.decider = Decider(self.caches, self.placer, features)
-        self.committer = Committer(client, self.caches, features, now)
+        self.withdrawer = Withdrawer(client, self.caches)
+        self.committer = Committer(client, self.caches, features, now, self.withdrawer)
         self.recorder = EventRecorder(client, self.options.name, now)
         self.reporter = Reporter(client, self.recorder, now, tells_bound=self.options.records_bindings)
         self._now = now
@@ -361,14 +363,16 @@ class SchedulingLoop:
         self._start(self._clear_claim(decision, entry.key))
 
     async def _clear_claim(self, decision: ClearFirst, pod_key: str) -> None:
-        meta = decision.claim.metadata
+        claim = decision.claim
         try:
-            if decision.is_leftover:
-                await self.committer.delete_claim(meta.name, meta.namespace)
+            if decision.way == "delete":
+                await self.withdrawer.delete(claim)
+            elif decision.way == "deallocate":
+                await self.withdrawer.deallocate(claim)
             else:
-                await self.committer.deallocate(decision.claim)
-        except ClientError as error:
-            log.info("claim %s/%s cannot be cleared: %s", meta.namespace, meta.name, error)
+                await self.withdrawer.unreserve(claim, decision.consumer)
+        except (ClientError, InUseError) as error:
+            log.info("claim %s cannot be cleared: %s", key_of(claim.metadata), error)
             await self._try_again(pod_key)
 
     def _preempt(self, pod: Pod, shape: PodShape, claims: PodClaims) -> None:
