@@ -2,8 +2,9 @@
 
 `Ledger` follows claims one by one (events of a watch, or a list) and says at every step
 what is wrong: an exclusive device with two owners, a share id used twice, a capacity or
-a counter exceeded. `check_state` judges a whole cluster at rest: counts, selectors (by a
-function that the caller brings), constraints, nodes, reservations.
+a counter exceeded, devices in use that are not compatible. `check_state` judges a whole
+cluster at rest: counts, selectors (by a function that the caller brings), constraints,
+nodes, reservations.
 
 What it judges is the state on the server only; it knows nothing of how it came about.
 """
@@ -76,6 +77,9 @@ class Ledger:
         self._held: dict[str, list[Object]] = {}  # claim uid -> results
         self._holders: dict[DeviceKey, dict[tuple[str, str | None], Object]] = defaultdict(dict)
         self._drawn: Counter[tuple[str, str, str, str]] = Counter()
+        self._users: dict[tuple[str, str, str], dict[str, set[str]]] = defaultdict(
+            dict
+        )  # -> device -> groups
 
     def see(self, claim: Object, *, is_gone: bool = False) -> list[str]:
         """Take note of a claim as it is now; return what is wrong because of it."""
@@ -112,17 +116,24 @@ class Ledger:
             for capacity, value in consumed.items():
                 used[capacity] += amount(value)  # type: ignore[assignment]
         for capacity, total in used.items():
-            if total > amount(device["capacity"][capacity]["value"]):
+            if total > amount((device.get("capacity") or {}).get(capacity, {"value": 0})["value"]):
                 yield f"{name}: {key}: {total} of capacity {capacity} is more than there is"
 
     def _release(self, uid: str, result: Object) -> None:
         key = device_key(result)
-        self._holders[key].pop((uid, result.get("shareID")), None)
-        if not self._holders[key]:
+        held = self._holders[key].pop((uid, result.get("shareID")), None)
+        if held is not None and not self._holders[key]:
             list(self._draw(key, self.inventory.devices[key][0], -1))
 
     def _draw(self, key: DeviceKey, device: Object, sign: int) -> Iterator[str]:
         for consumption in device.get("consumesCounters") or ():
+            users = self._users[key[0], key[1], consumption["counterSet"]]
+            if sign > 0:
+                users[key[2]] = set(consumption.get("compatibilityGroups") or ())
+                if any(users.values()) and not set.intersection(*users.values()):
+                    yield f"counter set {consumption['counterSet']}: {users} have no group in common"
+            else:
+                users.pop(key[2], None)
             for name, counter in consumption["counters"].items():
                 where = (key[0], key[1], consumption["counterSet"], name)
                 self._drawn[where] += sign * amount(counter["value"])  # type: ignore[assignment]

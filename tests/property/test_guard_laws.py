@@ -216,8 +216,7 @@ def test_a_quiet_world_leaves_nothing_in_the_book_but_what_is_stored(steps):
     for claim in list(world.stored.values()):
         world.release(int(claim["metadata"]["name"][1:]), 0)
     world.relist()
-    assert world.judge._holders == {}
-    assert not any(world.judge._held_in_pool.values())
+    assert world.judge.book.is_empty
 
 
 def test_the_model_can_break_the_rules():

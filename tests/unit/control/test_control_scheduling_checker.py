@@ -116,6 +116,41 @@ def test_the_ledger_follows_releases():
     assert ledger.see(first) != []
 
 
+def test_a_claim_that_names_a_device_twice_lets_go_of_it_once():
+    ledger = Ledger(Inventory(world()["slices"]))
+    assert "already held" in " ".join(ledger.see(claim("a", "p0", "p0")))
+    ledger.see(claim("a", "p0", "p0"), is_gone=True)
+    assert ledger.see(claim("a", "p0")) == []
+    assert ledger.see(claim("b", "p1")) != []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_right"),
+    [
+        ([], [], True),
+        (["x"], ["x", "y"], True),
+        (["x"], ["y"], False),
+        (["x"], [], False),
+        ([], ["x"], False),
+    ],
+)
+def test_devices_of_one_counter_set_have_a_group_in_common(first, second, is_right):
+    state = world()
+    for device, groups in zip(state["slices"][0]["spec"]["devices"][-2:], (first, second), strict=True):
+        draws = {"counterSet": "set", "counters": {"c": {"value": "0"}}, "compatibilityGroups": groups}
+        device["consumesCounters"] = [draws]
+    ledger = Ledger(Inventory(state["slices"]))
+    assert ledger.see(claim("a", "p0")) == []
+    assert (ledger.see(claim("b", "p1")) == []) == is_right
+    assert ledger.see(claim("a", "p0"), is_gone=True) == []
+    assert ledger.see(claim("b", "p1")) == []
+
+
+def test_a_capacity_that_the_device_has_not_is_none():
+    odd = claim("a", "s0", shareID="x", consumedCapacity={"bandwidth": "1"})
+    assert "more than there is" in " ".join(problems(odd))
+
+
 def test_amounts_are_exact():
     assert amount("1.5Gi") == 3 * 2**29
     assert amount("500m") * 2 == 1

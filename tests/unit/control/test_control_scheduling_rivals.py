@@ -106,3 +106,71 @@ def test_those_who_never_yield_count_as_earlier():
     assert rivals.conflict(mine) is None
     assert rivals.conflict(mine, yields_to={"b"}) == "d/p/g"
     assert list(rivals.others(foreign.status.allocation, "b")) == ["a"]
+
+
+def test_parts_that_are_not_compatible_yield():
+    def part(name, *groups):
+        counters = {"c": {"value": "1"}}
+        draw = {"counterSet": "set", "counters": counters, "compatibilityGroups": groups}
+        return {"name": name, "consumesCounters": [draw]}
+
+    devices = pool(part("g", "x"), part("h", "x", "y"), part("i", "y"), counters="9")
+    first = claim("a", 10, {"device": "g"})
+    assert judged(first, claim("b", 11, {"device": "h"}), devices) == (None, None)
+    assert judged(first, claim("b", 11, {"device": "i"}), devices) == (
+        None,
+        "a compatibility group of d/p/i",
+    )
+
+
+def test_a_share_yields_to_the_whole_device_and_to_the_same_share():
+    device = {"name": "g", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "10Gi"}}}
+    whole = claim("a", 10, {"device": "g"})
+    assert judged(whole, claim("b", 11, share("x", "1Gi")), pool(device)) == (None, "d/p/g")
+    same = claim("a", 10, share("x", "1Gi"))
+    assert judged(same, claim("b", 11, share("x", "1Gi")), pool(device)) == (None, "d/p/g")
+
+
+def test_a_device_that_is_not_published_still_stays_with_the_first():
+    first, second = claim("a", 10, share("x", "99Gi")), claim("b", 11, {"device": "g"})
+    assert judged(first, second) == (None, "d/p/g")
+    assert judged(first, claim("b", 11, share("y", "99Gi"))) == (None, None)
+
+
+def test_what_no_longer_fits_by_itself_is_given_up():
+    device = {"name": "g", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "0"}}}
+    rivals = Rivals()
+    alone = claim("a", 10, share("x", "1Gi"))
+    rivals.set_slice(None, pool(device))
+    rivals.set_claim(None, alone)
+    assert rivals.conflict(alone) == "a share of d/p/g"
+
+
+def test_a_claim_that_was_never_seen_or_holds_nothing_has_no_rivals():
+    rivals = Rivals()
+    assert rivals.conflict(claim("a", 10, {"device": "g"})) is None
+    empty = msgspec.convert({"metadata": {"name": "a", "uid": "a"}}, ResourceClaim)
+    rivals.set_claim(None, empty)
+    assert rivals.conflict(empty) is None
+
+
+def test_a_claim_that_is_seen_twice_counts_once():
+    rivals = Rivals()
+    first, second = claim("a", 10, {"device": "g"}), claim("b", 11, {"device": "g"})
+    rivals.set_claim(None, first)
+    rivals.set_claim(None, first)
+    rivals.set_claim(first, None)
+    rivals.set_claim(None, second)
+    assert rivals.conflict(second) is None
+
+
+def test_the_device_of_a_result_is_the_one_of_the_newest_generation():
+    rivals = Rivals()
+    old = pool({"name": "g"}, {"name": "h"})
+    rivals.set_slice(None, old)
+    [wanted] = claim("a", 10, {"device": "h"}).status.allocation.devices.results
+    assert rivals.device_of(wanted).name == "h"
+    newer = msgspec.to_builtins(pool({"name": "g"}))
+    newer["metadata"]["name"], newer["spec"]["pool"]["generation"] = "new", 2
+    rivals.set_slice(None, msgspec.convert(newer, ResourceSlice))
+    assert rivals.device_of(wanted) is None

@@ -161,6 +161,24 @@ def test_a_device_cannot_be_given_twice_in_one_claim():
     assert "twice" in admit(judge_of("g"), "a", 5, "g", "g").message
 
 
+@pytest.mark.parametrize(
+    "given", [("s", share("1", "1Gi")), (share("1", "1Gi"), "s"), (share("1", "1Gi"), share("1", "1Gi"))]
+)
+def test_a_share_cannot_be_given_twice_in_one_claim_nor_beside_the_whole_device(given):
+    assert admit(judge_of(SHARED), "a", 5, *given).message == "device d/p/s is named twice"
+
+
+def test_only_writes_that_may_be_in_the_way_are_contested():
+    judge = judge_of("g", "h", part("p0"), part("p1"), counters="3")
+    for name, device in [("a", "g"), ("b", "h"), ("c", "p0")]:
+        assert admit(judge, name, 5, device) is None
+    assert admit(judge, "d", 6, "unknown") is not None
+    assert admit(judge, "d", 6, "g") is not None
+    assert [each.write.uid for each in judge.flights() if each.is_contested] == ["a"]
+    assert admit(judge, "d", 6, "p1") is not None
+    assert [each.write.uid for each in judge.flights() if each.is_contested] == ["a", "c"]
+
+
 def test_a_share_id_does_not_make_a_device_shareable():
     judge = judge_of("g")
     assert "cannot be shared" in admit(judge, "a", 5, {"device": "g", "shareID": "1"}).message

@@ -22,8 +22,8 @@ earlier (or not at all yet), W's entry is still in the book. And if W may still 
 the cache cannot show it beyond b, and the entry is still there as well. How far the cache
 lags does not matter.
 
-A write is admitted only if it goes together with all the rest of the book. The rules (one claim
-for an exclusive device, sums below limits, a common compatibility group) are monotone: what
+A write is admitted only if it goes together with all the rest of the book. The rules (`dray.control.possession`:
+one claim for an exclusive device, sums below limits, a common compatibility group) are monotone: what
 holds for a set holds for every subset. What is stored is a subset of the book, so it keeps the rules,
 always.
 
@@ -43,14 +43,13 @@ Invariants: tests/property/test_guard_laws.py plays histories with delays, lost 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from dray.control.guarding.inventory import DeviceKey, Inventory, KnownDevice, amount
-from dray.control.guarding.views import Claim, Result, Slice
-
-_STORED = -1  # the tag of the state that the cache shows; the others are numbers of writes
+from dray.control.guarding.views import Claim, Device, Result, Slice
+from dray.control.possession import Book, Holds, Objection, Rule, holds_of, spell
+from dray.control.published import DeviceKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,41 +76,27 @@ class Flight:
     """An admitted write that the cache does not show yet."""
 
     write: Write
-    number: int
+    holds: Holds  # what it takes if it lands
     since: float  # when it was admitted, in the caller's time
     is_contested: bool = False  # another claim was refused what this one may get
     is_fenced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Hold:
-    """What one state of a claim takes of one device."""
-
-    shares: frozenset[str]  # empty means: all of it
-    consumed: dict[str, int] = field(default_factory=dict)
-
-
-_Holds = dict[DeviceKey, _Hold]
-
-
 class Judge:
-    """The book and the rules; see the module docstring. Not for several threads."""
+    """The book of what is and what may come; see the module docstring. Not for several threads."""
 
     def __init__(self) -> None:
-        self.inventory = Inventory()
-        self._holders: dict[DeviceKey, dict[str, dict[int, _Hold]]] = {}  # -> claim uid -> state -> hold
-        self._held_in_pool: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self.book: Book[Device] = Book()
         self._revisions: dict[str, int] = {}  # claim uid -> as the cache shows it
-        self._stored: dict[str, _Holds] = {}  # claim uid -> what the cache shows
+        self._stored: dict[str, Holds] = {}  # claim uid -> what the cache shows
         self._flights: dict[str, list[Flight]] = {}  # claim uid -> oldest first
         self._keys: dict[str, str] = {}  # claim uid -> namespace/name, for messages
-        self._numbers = 0
 
     # --- following --------------------------------------------------------------
 
     def set_slice(self, old: Slice | None, new: Slice | None) -> None:
         """Take note of a slice that came, changed or went."""
-        self.inventory.set_slice(old, new)
+        self.book.set_slice(old, new)
 
     def set_claim(self, old: Claim | None, new: Claim | None) -> bool:
         """Take note of what the cache shows; False for an allocation that nobody asked us about."""
@@ -122,13 +107,13 @@ class Judge:
         uid, revision = new.metadata.uid, int(new.metadata.resource_version or 0)
         self._revisions[uid] = revision
         self._keys[uid] = f"{new.metadata.namespace}/{new.metadata.name}"
-        before, after = self._stored.get(uid, {}), _holds_of(new.results)
+        before, after = self._stored.get(uid, {}), holds_of(new.results)
         is_known = True
         if before != after:
             flights = self._flights.get(uid, ())
-            is_known = not after or any(_holds_of(each.write.results) == after for each in flights)
-            self._release(uid, _STORED, before)
-            self._take(uid, _STORED, after)
+            is_known = not after or any(each.holds == after for each in flights)
+            self.book.release(uid, before)
+            self.book.take(uid, after)
             if after:
                 self._stored[uid] = after
             else:
@@ -143,7 +128,7 @@ class Judge:
             return
         for flight in flights:
             if flight.write.base < revision:
-                self._release(uid, flight.number, _holds_of(flight.write.results))
+                self.book.release(uid, flight.holds)
         left = [flight for flight in flights if flight.write.base >= revision]
         if left:
             self._flights[uid] = left
@@ -152,9 +137,9 @@ class Judge:
 
     def forget(self, uid: str) -> None:
         """A claim is gone, and with it all that was in flight to it: a uid never comes back."""
-        self._release(uid, _STORED, self._stored.pop(uid, {}))
+        self.book.release(uid, self._stored.pop(uid, {}))
         for flight in self._flights.pop(uid, ()):
-            self._release(uid, flight.number, _holds_of(flight.write.results))
+            self.book.release(uid, flight.holds)
         self._revisions.pop(uid, None)
         self._keys.pop(uid, None)
 
@@ -162,7 +147,7 @@ class Judge:
         """Strike out a write that can no longer land, as the caller knows from elsewhere."""
         flights = self._flights.get(flight.write.uid, [])
         if flight in flights:
-            self._release(flight.write.uid, flight.number, _holds_of(flight.write.results))
+            self.book.release(flight.write.uid, flight.holds)
             flights.remove(flight)
             if not flights:
                 del self._flights[flight.write.uid]
@@ -176,100 +161,54 @@ class Judge:
         """
         if self._revisions.get(write.uid, 0) > write.base:
             return Refused(f"claim {write.key} has changed meanwhile; read it again")
-        refusal = self.judge(write.uid, write.results)
-        if refusal is not None:
-            self._contest(write)
-        elif not is_dry_run and write.results:
-            self._numbers += 1
-            self._flights.setdefault(write.uid, []).append(Flight(write, self._numbers, now))
+        holds = holds_of(write.results)
+        refusal = self._flaw(write.results, holds)
+        if refusal is None:
+            objection = self.book.objection(write.uid, holds)
+            if objection is not None:
+                refusal = self._in_words(objection)
+                self._contest(write.uid, holds)
+        if refusal is None and not is_dry_run and write.results:
+            self._flights.setdefault(write.uid, []).append(Flight(write, holds, now))
             self._keys.setdefault(write.uid, write.key)
-            self._take(write.uid, self._numbers, _holds_of(write.results))
+            self.book.take(write.uid, holds)
         return refusal
 
-    def _contest(self, write: Write) -> None:
+    def _contest(self, uid: str, holds: Holds) -> None:
         """Mark the writes in flight that may be what a refused one has failed of."""
-        for pool in {(result.driver, result.pool) for result in write.results}:
-            for name in self._held_in_pool.get(pool, ()):
-                for other in self._holders[*pool, name]:
-                    if other != write.uid:
-                        for flight in self._flights.get(other, ()):
-                            flight.is_contested = True
+        for other in self.book.involved(uid, holds):
+            for flight in self._flights.get(other, ()):
+                flight.is_contested = True
 
-    def judge(self, uid: str, results: Iterable[Result]) -> Refused | None:
-        """Say what stands against giving these devices to the claim, None when nothing does."""
-        devices: dict[DeviceKey, KnownDevice] = {}
-        wanted = [result for result in results if not result.admin_access]
-        for result in wanted:
-            key = _key(result)
-            known = self.inventory.device(key)
-            if known is None:
-                return Refused(
-                    f"device {_spell(key)} is not published, as far as the guard has seen", _spell(key)
-                )
-            if result.share_id is not None and not known.is_shareable:
-                return Refused(f"device {_spell(key)} cannot be shared", _spell(key))
-            if key in devices and result.share_id is None:
-                return Refused(f"device {_spell(key)} is named twice", _spell(key))
-            devices[key] = known
-        holds = _holds_of(wanted)
+    def _flaw(self, results: Sequence[Result], holds: Holds) -> Refused | None:
+        """Say what is wrong with a wish by itself, whoever else holds what."""
         for key, hold in holds.items():
-            refusal = self._judge_device(uid, key, hold, devices[key])
-            if refusal is not None:
-                return refusal
-        for pool in {key[:2] for key, known in devices.items() if known.draws}:
-            refusal = self._judge_counters(uid, pool, {key[2] for key in holds if key[:2] == pool})
-            if refusal is not None:
-                return refusal
+            facts = self.book.inventory.facts(key)
+            if facts is None:
+                return _refused(key, "is not published, as far as the guard has seen")
+            if hold.shares and not facts.is_shareable:
+                return _refused(key, "cannot be shared")
+        n_held = sum([len(hold.shares) or 1 for hold in holds.values()])
+        if n_held != sum([not result.admin_access for result in results]):
+            named = Counter(
+                (each.driver, each.pool, each.device) for each in results if not each.admin_access
+            )
+            key = next(key for key, hold in holds.items() if named[key] != (len(hold.shares) or 1))
+            return _refused(key, "is named twice")
         return None
 
-    def _judge_device(self, uid: str, key: DeviceKey, hold: _Hold, known: KnownDevice) -> Refused | None:
-        used: dict[str, int] = defaultdict(int, hold.consumed)
-        for other, states in self._holders.get(key, {}).items():
-            if other == uid:
-                continue
-            for state in states.values():
-                if not hold.shares or not state.shares or hold.shares & state.shares:
-                    holder = self._keys.get(other, other)
-                    return Refused(f"device {_spell(key)} is held by claim {holder}", _spell(key), holder)
-            for name in hold.consumed:
-                used[name] += max(state.consumed.get(name, 0) for state in states.values())
-        for name in hold.consumed:
-            if used[name] > known.capacity.get(name, 0):
-                text = f"device {_spell(key)} has not enough {name} left for another share"
-                return Refused(text, _spell(key), self._other_holder(key, uid))
-        return None
-
-    def _judge_counters(self, uid: str, pool: tuple[str, str], names: set[str]) -> Refused | None:
-        """Add up what all devices in use draw from the counters that the wanted ones draw from."""
-        in_use = set(names)
-        for name in self._held_in_pool.get(pool, ()):
-            if name not in in_use and any(other != uid for other in self._holders[*pool, name]):
-                in_use.add(name)
-        drawn: dict[tuple[str, str], int] = defaultdict(int)
-        groups: dict[str, frozenset[str] | None] = {}  # counter set -> groups that all users have in common
-        for name in in_use:
-            known = self.inventory.device((*pool, name))
-            for draw in known.draws if known is not None else ():
-                for counter, value in draw.counters.items():
-                    drawn[draw.counter_set, counter] += value
-                groups[draw.counter_set] = _common(groups, draw.counter_set, draw.groups)
-        limits = self.inventory.limits(pool)
-        for name in sorted(names):
-            known = self.inventory.device((*pool, name))
-            for draw in known.draws if known is not None else ():
-                spelled = _spell((*pool, name))
-                if groups[draw.counter_set] is None:
-                    return Refused(f"device {spelled} is not compatible with devices in use", spelled)
-                for counter in draw.counters:
-                    where = (draw.counter_set, counter)
-                    if drawn[where] > limits.get(where, 0):
-                        text = f"device {spelled} needs more of counter {counter} in {draw.counter_set} than is left"
-                        return Refused(text, spelled)
-        return None
-
-    def _other_holder(self, key: DeviceKey, uid: str) -> str:
-        other = next((each for each in self._holders.get(key, {}) if each != uid), "")
-        return self._keys.get(other, other)
+    def _in_words(self, objection: Objection) -> Refused:
+        holder = self._keys.get(objection.holder, objection.holder)
+        match objection.rule:
+            case Rule.HELD:
+                text = f"is held by claim {holder}"
+            case Rule.CAPACITY:
+                text = f"has not enough {objection.name} left for another share"
+            case Rule.COUNTER:
+                text = f"needs more of counter {objection.name} in {objection.counter_set} than is left"
+            case Rule.GROUPS:
+                text = "is not compatible with devices in use"
+        return _refused(objection.device, text, holder)
 
     # --- looking ----------------------------------------------------------------
 
@@ -280,72 +219,21 @@ class Judge:
 
     def doubles(self) -> list[str]:
         """Name the exclusive devices that more than one claim holds: given before the guard came."""
+        holders: dict[DeviceKey, list[str]] = defaultdict(list)
+        for uid, holds in self._stored.items():
+            for key in holds:
+                holders[key].append(uid)
         return [
-            f"{_spell(key)}: {', '.join(sorted(self._keys.get(uid, uid) for uid in stored))}"
-            for key, holders in self._holders.items()
-            if len(stored := {uid: states[_STORED] for uid, states in holders.items() if _STORED in states})
-            > 1
-            and any(not hold.shares for hold in stored.values())
+            f"{spell(key)}: {', '.join(sorted(self._keys.get(uid, uid) for uid in uids))}"
+            for key, uids in holders.items()
+            if len(uids) > 1 and any(not self._stored[uid][key].shares for uid in uids)
         ]
 
     def revision(self, uid: str) -> int | None:
         """Return the revision at which the cache shows a claim, None when it does not."""
         return self._revisions.get(uid)
 
-    # --- the book ---------------------------------------------------------------
 
-    def _take(self, uid: str, tag: int, holds: _Holds) -> None:
-        for key, hold in holds.items():
-            self._holders.setdefault(key, {}).setdefault(uid, {})[tag] = hold
-            self._held_in_pool[key[:2]].add(key[2])
-
-    def _release(self, uid: str, tag: int, holds: _Holds) -> None:
-        for key in holds:
-            holders = self._holders[key]
-            del holders[uid][tag]
-            if not holders[uid]:
-                del holders[uid]
-            if not holders:
-                del self._holders[key]
-                self._held_in_pool[key[:2]].discard(key[2])
-
-
-def _holds_of(results: Iterable[Result]) -> _Holds:
-    """Add up what an allocation takes of each device."""
-    holds: _Holds = {}
-    for result in results:
-        if result.admin_access:
-            continue
-        key = _key(result)
-        share = frozenset() if result.share_id is None else frozenset({result.share_id})
-        known = holds.get(key)
-        consumed = dict(known.consumed) if known is not None else {}
-        for name, value in (result.consumed_capacity or {}).items():
-            consumed[name] = consumed.get(name, 0) + amount(value)
-        if known is not None:
-            # One exclusive entry makes the whole device taken.
-            share = known.shares | share if known.shares and share else frozenset()
-        holds[key] = _Hold(share, consumed)
-    return holds
-
-
-def _common(
-    groups: dict[str, frozenset[str] | None], counter_set: str, mine: frozenset[str]
-) -> frozenset[str] | None:
-    """Intersect compatibility groups; None means that nothing is left. No groups go with no groups only."""
-    if counter_set not in groups:
-        return mine
-    so_far = groups[counter_set]
-    if so_far is None:
-        return None
-    if not so_far and not mine:
-        return so_far
-    return (so_far & mine) or None
-
-
-def _key(result: Result) -> DeviceKey:
-    return result.driver, result.pool, result.device
-
-
-def _spell(key: DeviceKey) -> str:
-    return "/".join(key)
+def _refused(key: DeviceKey, why: str, holder: str = "") -> Refused:
+    device = spell(key)
+    return Refused(f"device {device} {why}", device, holder)
