@@ -1,7 +1,7 @@
 """Is anything in use twice? Judged live, in the order in which the server made the changes.
 
 A device is *in use* when its claim is allocated and reserved for a pod that is bound and not
-finished. Two claims may hold one device for a moment while two schedulers race (one of them
+finished, or for the group of such a pod. Two claims may hold one device for a moment while two schedulers race (one of them
 yields before it binds); two claims in use never may.
 
 Pods and claims come from two watches. Their events are put back into one order by
@@ -28,10 +28,10 @@ class UseJudge:
         self.resumed = 0
         self._client, self._namespace = client, namespace
         self._in_use, self._held = checker.Ledger(inventory), checker.Ledger(inventory)
-        self._alive = set()  # uids of pods that are bound and not finished
+        self._alive = {}  # user (a pod's uid, a group's name) -> uids of its pods that are bound and not finished
         self._claims = {}  # uid -> claim
         self._histories = {}  # claim name -> what happened to it, for complaints
-        self._users = {}  # pod uid -> uids of claims reserved for it
+        self._users = {}  # user -> uids of claims reserved for it
         self._waiting = []  # heap of (revision, number, resource, kind of event, object)
         self._seen = {kinds.PODS: 0, kinds.CLAIMS: 0}
         self._number = 0
@@ -87,9 +87,11 @@ class UseJudge:
         if is_bound:
             self.bound.add(uid)
         alive = is_bound and not is_gone and pod["status"].get("phase") not in ("Succeeded", "Failed")
-        (self._alive.add if alive else self._alive.discard)(uid)
-        for claim in self._users.get(uid, ()):
-            self._judge(self._claims[claim])
+        for user in _holders(pod):
+            pods = self._alive.setdefault(user, set())
+            (pods.add if alive else pods.discard)(uid)
+            for claim in self._users.get(user, ()):
+                self._judge(self._claims[claim])
         if alive:
             self.problems += self._lacks(pod)
 
@@ -97,9 +99,12 @@ class UseJudge:
         """A bound pod has all its claims: allocated, and reserved for it."""
         meta = pod["metadata"]
         made = {each["name"]: each for each in pod["status"].get("resourceClaimStatuses") or ()}
-        ready = {self._claims[claim]["metadata"]["name"] for claim in self._users.get(meta["uid"], ())}
+        held = (claim for user in _holders(pod) for claim in self._users.get(user, ()))
+        ready = {self._claims[claim]["metadata"]["name"] for claim in held}
         for entry in pod["spec"].get("resourceClaims") or ():
             name = entry.get("resourceClaimName") or made.get(entry["name"], {}).get("resourceClaimName")
+            if name is None and _group_of(pod):
+                name = next((each for each in ready if each.startswith(f"{_group_of(pod)}-")), None)
             if name not in ready:
                 history = self._histories.get(name)
                 yield f"{meta['name']} is bound at {meta['resourceVersion']} without {entry}: {name} {history}"
@@ -120,12 +125,24 @@ class UseJudge:
         self._judge(claim)
 
     def _judge(self, claim):
-        idle = not any(user in self._alive for user in _users(claim))
+        idle = not any(self._alive.get(user) for user in _users(claim))
         self.problems += self._in_use.see(claim, is_gone=idle)
 
 
 def _users(claim):
-    return [each["uid"] for each in (claim.get("status") or {}).get("reservedFor") or ()]
+    return [
+        f"group {each['name']}" if each.get("resource") == "podgroups" else each["uid"]
+        for each in (claim.get("status") or {}).get("reservedFor") or ()
+    ]
+
+
+def _group_of(pod):
+    return (pod["spec"].get("schedulingGroup") or {}).get("podGroupName")
+
+
+def _holders(pod):
+    """As whom a pod may hold claims: itself, and its group."""
+    return [pod["metadata"]["uid"], *([f"group {_group_of(pod)}"] if _group_of(pod) else [])]
 
 
 def _glance(claim, is_gone):

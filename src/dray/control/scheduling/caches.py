@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from dray.allocator import World
 from dray.api.core import Namespace, Node, Pod, PodDisruptionBudget, PodGroup
@@ -42,6 +42,19 @@ log = logging.getLogger("dray.scheduler")
 COMPANY_FOR = 60.0  # seconds that we stay careful after another scheduler was seen
 MAX_FOREIGN_WISHES = 12  # waiting claims of others to leave room for
 FOREIGN_GUESSES = 4  # more of the kind that they allocated last
+
+
+class Identity(Protocol):
+    """What a claim is known by, at one revision; every kind of metadata has it."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102  # as in the API
+    @property
+    def namespace(self) -> str: ...  # noqa: D102
+    @property
+    def uid(self) -> str: ...  # noqa: D102
+    @property
+    def resource_version(self) -> str: ...  # noqa: D102
 
 
 class Caches:
@@ -88,7 +101,7 @@ class Caches:
             None
         )  # a device given twice
         self.on_wake: Callable[[], None] = _nothing  # some waiting pod may be tried now
-        self._seen: dict[str, list[tuple[int, asyncio.Future[bool]]]] = defaultdict(list)
+        self._seen: dict[str, list[tuple[int, asyncio.Future[bool]]]] = {}  # claim uid -> revision, who waits
         self._left: dict[str, list[asyncio.Future[None]]] = defaultdict(
             list
         )  # pod uid -> who waits for its end
@@ -218,10 +231,12 @@ class Caches:
                     freed = freed or not booking.settle(new.status.allocation)
         if freed:
             self.wake(Help.DEVICES)
-        key = key_of((new or old).metadata)  # type: ignore[union-attr]  # one of the two is there
+        claim = new or old
+        assert claim is not None
+        key = key_of(claim.metadata)
         self._note_consumers(key, old, new)
         self._note_special(key, old, new)
-        self._tell_seen(key, new)
+        self._tell_seen(claim, is_gone=new is None)
         self.wake(f"claim:{key}")
         for pod_key in self.waiting_for_claim.pop(key, ()):
             pod = self.pods.get(pod_key)
@@ -329,34 +344,38 @@ class Caches:
         guesses = [self.last_foreign_claim] * FOREIGN_GUESSES if self.last_foreign_claim is not None else []
         return [*found.values(), *guesses]
 
-    async def seen(self, key: str, revision: str, timeout: float) -> bool:
-        """Wait until the claim cache has caught up with a write of ours; False when the claim is gone."""
-        known = self.claims.get(key)
-        wanted = int(revision)
-        if known is not None and int(known.metadata.resource_version) >= wanted:
-            return True
+    async def seen(self, meta: Identity, timeout: float) -> bool:
+        """Wait until the claim cache has caught up with a write of ours; False when the claim is gone.
+
+        `meta` is the claim as of that write; a namesake does not count.
+        """
+        known = self.claims.get(f"{meta.namespace}/{meta.name}")
+        wanted = int(meta.resource_version)
+        if known is not None and known.metadata.uid == meta.uid:
+            if int(known.metadata.resource_version) >= wanted:
+                return True
+        elif self.claims.has_ended(meta.uid):
+            return False
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._seen[key].append((wanted, future))
+        self._seen.setdefault(meta.uid, []).append((wanted, future))
         async with asyncio.timeout(timeout):
             return await future
 
-    def _tell_seen(self, key: str, claim: ResourceClaim | None) -> None:
-        waiting = self._seen.get(key)
-        if not waiting:
+    def _tell_seen(self, claim: ResourceClaim, *, is_gone: bool) -> None:
+        waiting = self._seen.pop(claim.metadata.uid, None)
+        if waiting is None:
             return
-        now = int(claim.metadata.resource_version) if claim is not None else None
+        now = int(claim.metadata.resource_version)
         left = []
         for wanted, future in waiting:
             if future.done():
                 continue
-            if now is None or now >= wanted:
-                future.set_result(now is not None)
+            if is_gone or now >= wanted:
+                future.set_result(not is_gone)
             else:
                 left.append((wanted, future))
         if left:
-            self._seen[key] = left
-        else:
-            del self._seen[key]
+            self._seen[claim.metadata.uid] = left
 
     # --- pods -----------------------------------------------------------------
 

@@ -183,7 +183,6 @@ class Committer:
     async def _finish(self, placed: Placed, keys: list[str], trail: _Trail) -> None:
         for key in keys:
             await self._wait_for_drivers(key)
-        self._check_unchanged(placed, keys)
         pod = placed.pod
         if not keys and not self.caches.extended.asked_by(pod):
             await self._bind(pod, placed.placement.node, "")
@@ -192,7 +191,7 @@ class Committer:
         known = self.caches.pods.get(key_of(pod.metadata))
         if known is None or known.metadata.uid != pod.metadata.uid or known.spec.node_name:
             raise CommitFailed("another scheduler was faster", is_conflict=True)
-        self._check_words(known, keys)
+        self._check_claims(placed, keys, known)
         revision = known.metadata.resource_version
         special = _special_of(placed)
         if placed.mappings:
@@ -202,17 +201,11 @@ class Committer:
             trail.noted.append((pod, revision))
         await self._bind_exactly(placed, keys, revision, special)
 
-    def _check_words(self, pod: Pod, keys: list[str]) -> None:
-        """Make sure that nobody is about to clear a claim; the pod is to be bound at this revision only."""
-        for key in keys:
-            claim = self.caches.claims.get(key)
-            if claim is None or is_withdrawn(pod, claim):
-                raise CommitFailed(f"claim {key} is being cleared", is_conflict=True)
+    def _check_claims(self, placed: Placed, keys: list[str], pod: Pod) -> None:
+        """Make sure that the claims still hold what the node was chosen for, and are held by the pod.
 
-    def _check_unchanged(self, placed: Placed, keys: list[str]) -> None:
-        """Make sure that the claims still hold what the node was chosen for.
-
-        Another scheduler of our name may have cleared one while we waited, and given it devices elsewhere.
+        Another scheduler of our name may have cleared one while we waited, and given it devices elsewhere,
+        or may be about to: then it has left word in the pod, which is to be bound as it is here or not at all.
         """
         expected = dict(zip(keys, placed.placement.allocations, strict=False))  # those come first in keys
         expected |= {
@@ -220,11 +213,15 @@ class Committer:
             for each in placed.claims.allocated
             if each.status.allocation is not None
         }
-        for key, allocation in expected.items():
+        for key in keys:
             claim = self.caches.claims.get(key)
             now = claim.status.allocation if claim is not None else None
-            if now is None or _devices_of(now) != _devices_of(allocation):
+            if claim is None or now is None:
+                raise CommitFailed(f"claim {key} lost its allocation", is_conflict=True)
+            if key in expected and _devices_of(now) != _devices_of(expected[key]):
                 raise CommitFailed(f"claim {key} was allocated anew", is_conflict=True)
+            if is_withdrawn(pod, claim) or not is_reserved_for(claim, {_consumer(placed, claim)["uid"]}):
+                raise CommitFailed(f"claim {key} was withdrawn", is_conflict=True)
 
     async def _allocate(
         self, claim: ResourceClaim, allocation: AllocationResult, consumer: Consumer, trail: _Trail
@@ -244,10 +241,7 @@ class Committer:
                 revision = await change_metadata(
                     self.client, kinds.CLAIMS, claim.metadata, finalizers=[FINALIZER]
                 )
-        meta = ClaimMetadata(
-            name=name, namespace=namespace, uid=claim.metadata.uid, resource_version=revision
-        )
-        await self._write_allocation(meta, allocation, consumer, trail)
+        await self._write_allocation(_written(claim, revision), allocation, consumer, trail)
         return key
 
     async def _write_allocation(
@@ -265,11 +259,12 @@ class Committer:
             kinds.CLAIMS, meta.name, body, meta.namespace, subresource="status", view=Written
         )
         trail.reserved.append(_Reservation(written.metadata, consumer["uid"]))
-        await self._verify(f"{meta.namespace}/{meta.name}", written.metadata.resource_version)
+        await self._verify(written.metadata)
 
-    async def _verify(self, key: str, revision: str) -> None:
+    async def _verify(self, meta: ClaimMetadata) -> None:
         """Make sure that nobody else was given the same device by an earlier write."""
-        if not await self.caches.seen(key, revision, CATCH_UP_TIMEOUT):
+        key = f"{meta.namespace}/{meta.name}"
+        if not await self.caches.seen(meta, CATCH_UP_TIMEOUT):
             raise CommitFailed(f"claim {key} was deleted while it was being allocated", is_conflict=True)
         claim = self.caches.claims.get(key)
         rival = self.caches.rival(claim) if claim is not None else None
@@ -300,10 +295,12 @@ class Committer:
             subresource="status",
             view=ResourceClaim,
         )
-        meta = ClaimMetadata(name, namespace, claim.metadata.uid, written.metadata.resource_version)
+        meta = _written(claim, written.metadata.resource_version)
         trail.reserved.append(_Reservation(meta, consumer["uid"]))
         if claim.status.allocation is not None and written.status.allocation != claim.status.allocation:
             raise CommitFailed(f"claim {namespace}/{name} was allocated anew", is_conflict=True)
+        if not await self.caches.seen(meta, CATCH_UP_TIMEOUT):
+            raise CommitFailed(f"claim {namespace}/{name} was deleted", is_conflict=True)
 
     async def _take_back(self, placed: Sequence[Placed], trail: _Trail) -> None:
         """Remove our reservations; allocations stay, and the next attempt builds on them.
@@ -341,15 +338,15 @@ class Committer:
     async def _unreserve(self, reservation: _Reservation) -> None:
         """Give up a reservation; should that fail, nothing is lost: the next attempt finds it."""
         meta, consumer = reservation.meta, reservation.consumer
-        key, revision = f"{meta.namespace}/{meta.name}", meta.resource_version
+        key = f"{meta.namespace}/{meta.name}"
         for _ in range(3):  # drivers write claims, too
             try:
-                if not await self.caches.seen(key, revision, CATCH_UP_TIMEOUT):
+                if not await self.caches.seen(meta, CATCH_UP_TIMEOUT):
                     return
                 claim = self.caches.claims.get(key)
                 if claim is None or claim.metadata.uid != meta.uid or not is_reserved_for(claim, {consumer}):
                     return
-                revision = str(int(claim.metadata.resource_version) + 1)
+                meta = _next_of(claim)
                 await self.withdrawer.unreserve(claim, consumer)
                 return
             except Conflict:
@@ -363,7 +360,7 @@ class Committer:
         key = f"{pod.metadata.namespace}/{name}"
         try:
             for _, made in trail.created:
-                await self.caches.seen(key, made.resource_version, CATCH_UP_TIMEOUT)
+                await self.caches.seen(made, CATCH_UP_TIMEOUT)
             claim = self.caches.claims.get(key)
             if claim is not None and special_owner(claim) == pod.metadata.uid:
                 await self.withdrawer.delete(claim, is_needless=True)
@@ -393,9 +390,8 @@ class Committer:
                 raise CommitFailed(f"claim {key}: {verdict.failure}")
             if verdict.is_ready:
                 return
-            following = str(int(claim.metadata.resource_version) + 1)
             try:
-                await self.caches.seen(key, following, min(5.0, max(0.1, waits.timeout - waited)))
+                await self.caches.seen(_next_of(claim), min(5.0, max(0.1, waits.timeout - waited)))
             except TimeoutError:
                 continue
 
@@ -469,8 +465,7 @@ class Committer:
                     raise
                 if placed.node_statuses or _named_by(found) != (special if placed.mappings else ""):
                     raise  # another scheduler has made notes of its own
-                self._check_unchanged(placed, keys)
-                self._check_words(found, keys)
+                self._check_claims(placed, keys, found)
                 revision = found.metadata.resource_version
 
     async def _bind(self, pod: Pod, node: str, revision: str, special: str = "") -> None:
@@ -504,6 +499,17 @@ def _special_of(placed: Placed) -> str:
         if special_owner(claim) == placed.pod.metadata.uid:
             return claim.metadata.name
     return ""
+
+
+def _written(claim: ResourceClaim, revision: str) -> ClaimMetadata:
+    """Return what a claim is known by, as of a later write."""
+    meta = claim.metadata
+    return ClaimMetadata(name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=revision)
+
+
+def _next_of(claim: ResourceClaim) -> ClaimMetadata:
+    """Stand for whatever change of a claim comes next."""
+    return _written(claim, str(int(claim.metadata.resource_version) + 1))
 
 
 def _named_by(pod: Pod) -> str:
