@@ -10,25 +10,29 @@ import checker
 import peers
 import pytest
 
-from dray.client import NotFound
+from dray.client import AlreadyExists, Conflict, NotFound, ServerFailed
 from dray.client import resources as kinds
 from dray.control.guarding.registering import CONFIGURATION, CONFIGURATIONS
 
+PATIENCE = 60.0  # seconds for what happens at once; a loaded machine is slow, not wrong
+CALM = 30  # seconds of lease where nobody takes over: API servers wait ten seconds for an answer
+HASTY = 6  # where somebody does, and the test waits for it: they wait two seconds
+
 
 class GuardProcess:
-    """One `dray guard`; its lease and settling are short, because tests are."""
+    """One `dray guard`; its settling is short, because tests are."""
 
-    def __init__(self, peer, *flags, kubeconfig=None, listen="127.0.0.1:0"):
+    def __init__(self, peer, *flags, lease=HASTY, kubeconfig=None, listen="127.0.0.1:0"):
         self.peer = peer
         self.command = [sys.executable, "-m", "dray", "guard", "--kubeconfig", kubeconfig or peer.kubeconfig]
-        self.command += ["--lease", "3", "--settle", "0.5", "--fence-after", "0.5", "--listen", listen]
+        self.command += ["--lease", lease, "--settle", "0.5", "--fence-after", "0.5", "--listen", listen]
         self.command += ["--output", "json", "-v", *flags]
         self.process = None
         self.reports = []
         self._reading = None
         self.log = peer.processes.folder / "guard.log"
 
-    async def start(self, *, is_awaited=True, timeout=30.0):
+    async def start(self, *, is_awaited=True, timeout=PATIENCE):
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *map(str, self.command), stdout=asyncio.subprocess.PIPE, stderr=log
@@ -43,9 +47,27 @@ class GuardProcess:
         while line := await stream.readline():
             self.reports.append(json.loads(line))
 
-    async def ready(self, timeout=30.0):
+    async def ready(self, timeout=PATIENCE):
+        """Wait until it judges; API servers may hear of its address a moment later: see `in_force`."""
+        await self._report(lambda last: last["is_ready"], timeout)
+
+    async def reported(self):
+        """Wait until it has said anything: that it stands by, as a rule."""
+        await self._report(lambda _: True, PATIENCE)
+
+    async def begun_anew(self):
+        """Wait until it has judged, has seen its configuration go, and judges again."""
+        async with asyncio.timeout(PATIENCE):
+            while not self._has_begun_anew():
+                await asyncio.sleep(0.02)
+
+    def _has_begun_anew(self):
+        phases = [each["phase"] for each in self.reports]
+        return "settling" in phases[phases.index("judging") :] and phases[-1] == "judging"
+
+    async def _report(self, is_awaited, timeout):
         async with asyncio.timeout(timeout):
-            while not (self.reports and self.reports[-1]["is_ready"]):
+            while not (self.reports and is_awaited(self.reports[-1])):
                 assert self.process.returncode is None, self.log.read_text()[-3000:]
                 await asyncio.sleep(0.02)
 
@@ -59,29 +81,90 @@ class GuardProcess:
     async def stop(self):
         if self.process is not None and self.process.returncode is None:
             self.process.terminate()
-            await asyncio.wait_for(self.process.wait(), 20)
+            await asyncio.wait_for(self.process.wait(), PATIENCE)
             await self._reading
         return self.process.returncode
 
 
 @contextlib.asynccontextmanager
-async def guarding(cluster, *flags):
-    """A guard that judges, until the block ends; then nothing is guarded."""
-    guard = GuardProcess(cluster.peer, *flags)
+async def guarding(cluster, *flags, lease=CALM):
+    """A guard that is asked and judges, until the block ends; then nothing is guarded."""
+    guard = GuardProcess(cluster.peer, *flags, lease=lease)
     try:
+        await free_lease(cluster)
         await guard.start()
+        await in_force(cluster)
         yield guard
     finally:
         with contextlib.suppress(ProcessLookupError):
-            await guard.stop()  # gives the lease back, so that the next test need not wait for it
+            await guard.stop()
         await unguarded(cluster)
+
+
+async def free_lease(cluster, namespace="kube-system"):
+    """Leave the lease as a guard does that was stopped: nobody need wait until it has run out."""
+    body = {"metadata": {"name": CONFIGURATION}, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+    try:
+        await cluster.client.create(kinds.LEASES, body, namespace)
+    except AlreadyExists:
+        await cluster.client.patch(kinds.LEASES, CONFIGURATION, {"spec": body["spec"]}, namespace)
 
 
 async def unguarded(cluster):
     """Remove the webhook configuration and wait until the API server has forgotten it."""
     with contextlib.suppress(NotFound):
         await cluster.client.delete(CONFIGURATIONS, CONFIGURATION)
-        await asyncio.sleep(1.0)
+        await out_of_force(cluster)
+
+
+# --- what API servers follow, and what guards have seen ---------------------------------------
+
+
+async def in_force(cluster, client=None):
+    """Wait until the API server asks a guard, and gets an answer."""
+    await _until_answer(cluster, lambda answer: "is not published" in answer, "the guard is asked", client)
+
+
+async def is_asked(cluster):
+    """Wait until the API server asks a guard, whether or not that one is ready to answer."""
+    await _until_answer(cluster, lambda answer: answer != "", "some guard is asked")
+
+
+async def out_of_force(cluster):
+    """Wait until the API server asks no guard."""
+    await _until_answer(cluster, lambda answer: answer == "", "no guard is asked")
+
+
+async def is_free(cluster, device, pool):
+    """Wait until the guard has seen that a device is published and that nobody holds it."""
+    what = f"the guard would give {device}"
+    await _until_answer(cluster, lambda answer: answer == "", what, device=device, pool=pool)
+
+
+async def _until_answer(cluster, is_right, what, client=None, *, device="nothing", pool="nowhere"):
+    """Ask with dry runs; the answer is a refusal in words, or nothing when the write would land."""
+    await cluster.claim("probe", {"name": "r", "deviceClassName": "any"})
+    given = allocation(cluster, device, pool=pool)
+
+    async def asked():
+        probe = await cluster.get_claim("probe")
+        try:
+            # A guard that is stopped lets the API server wait: rather ask again.
+            async with asyncio.timeout(2.0):
+                await give(cluster, probe, given, client=client, dryRun="All")
+        except TimeoutError:
+            return False
+        except (Conflict, ServerFailed) as error:
+            return is_right(str(error))
+        return is_right("")
+
+    try:
+        await cluster.until(asked, what, PATIENCE)
+    finally:
+        await cluster.client.delete(kinds.CLAIMS, "probe", cluster.namespace)
+
+
+# --- writing and watching ---------------------------------------------------------------------
 
 
 def allocation(cluster, *devices, pool, **more):
@@ -108,13 +191,25 @@ async def give(cluster, claim, given, *, resource=kinds.CLAIMS, client=None, **q
     )
 
 
+def is_early(refusal, names):
+    """Whether the guard refused because it had not heard yet that a former holder (none of these) let go."""
+    text = str(refusal)
+    return (
+        isinstance(refusal, Conflict)
+        and "is held by claim" in text
+        and not any(name in text for name in names)
+    )
+
+
 class Watcher:
     """Judges every claim event of a test as it happens, by the independent checker."""
+
+    _LAST = "the-last-one"
 
     def __init__(self, cluster):
         self.cluster = cluster
         self.problems = []
-        self.events = 0
+        self._has_ended = asyncio.Event()
         self._task = None
 
     async def __aenter__(self):
@@ -133,12 +228,18 @@ class Watcher:
     async def _follow(self, version):
         stream = self.cluster.client.watch(kinds.CLAIMS, self.cluster.namespace, resourceVersion=version)
         async for event in stream:
-            self.events += 1
+            if event.object["metadata"]["name"] == self._LAST:
+                self._has_ended.set()
             self.problems += self.ledger.see(event.object, is_gone=event.type == "DELETED")
 
     async def __aexit__(self, *_):
-        await asyncio.sleep(0.3)  # let the last events arrive
+        # What comes after all others says that all others have arrived.
+        await self.cluster.claim(self._LAST, {"name": "r", "deviceClassName": "any"})
+        seen = asyncio.create_task(self._has_ended.wait())
+        await asyncio.wait({seen, self._task}, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE)
+        seen.cancel()
         assert not self._task.done(), "the watch ended before the test did"
+        assert self._has_ended.is_set(), "the watch is silent"
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -181,7 +282,7 @@ def _child(processes, name, *command):
         yield process
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE)
         processes._running.remove((name, process))
 
 
@@ -194,6 +295,6 @@ async def metrics_of(guard):
 
 
 __all__ = [
-    "GuardProcess", "Watcher", "allocation", "give", "guarded_scheduler", "guarding", "kube_scheduler", "metrics_of",
-    "unguarded",
+    "CALM", "HASTY", "PATIENCE", "GuardProcess", "Watcher", "allocation", "free_lease", "give", "guarded_scheduler",
+    "guarding", "in_force", "is_asked", "is_early", "is_free", "kube_scheduler", "metrics_of", "out_of_force", "unguarded",
 ]  # fmt: skip

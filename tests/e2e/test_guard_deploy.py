@@ -10,7 +10,7 @@ from pathlib import Path
 import peers
 import pytest
 from clusters import Cluster
-from guards import GuardProcess, allocation, give, unguarded
+from guards import PATIENCE, GuardProcess, allocation, give, in_force, unguarded
 from test_controllers_deploy import kubeconfig_of
 
 from dray.client import Client, Conflict, Forbidden, NotFound
@@ -46,6 +46,7 @@ async def test_the_guards_rights_suffice_and_are_few(deployed_guard):
         guard = GuardProcess(deployed_guard, "--leader-namespace", "dray-system", "-v", kubeconfig=config)
         try:
             await guard.start()
+            await in_force(cluster)
             first, second = [await cluster.get_claim(claim["metadata"]["name"]) for claim in claims]
             assert ANNOTATION in first["metadata"]["annotations"]  # fenced at the start
             await give(cluster, first, allocation(cluster, "g0", pool=node))
@@ -57,9 +58,8 @@ async def test_the_guards_rights_suffice_and_are_few(deployed_guard):
                 with contextlib.suppress(NotFound):
                     return await cluster.client.get(CONFIGURATIONS, CONFIGURATION)
 
-            await cluster.until(restored, "the configuration", 10)
-            await asyncio.sleep(0.2)
-            await guard.ready()
+            await cluster.until(restored, "the configuration", PATIENCE)
+            await guard.begun_anew()
         finally:
             await guard.stop()
             await unguarded(cluster)
@@ -85,7 +85,7 @@ async def test_a_guard_without_its_rights_says_so_in_one_line(deployed_guard):
         config = await kubeconfig_of(cluster, name, "dray-system")
         command = [sys.executable, "-m", "dray", "guard", "--kubeconfig", str(config)]
         process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
-        _, said = await asyncio.wait_for(process.communicate(), 30)
+        _, said = await asyncio.wait_for(process.communicate(), PATIENCE)
         assert process.returncode == 1
         [line] = said.decode().splitlines()
         assert line.startswith("error: ")

@@ -15,7 +15,24 @@ import peers
 import pytest
 from aiohttp import web
 from clusters import Cluster
-from guards import GuardProcess, Watcher, allocation, give, guarding, metrics_of, unguarded
+from guards import (
+    CALM,
+    HASTY,
+    PATIENCE,
+    GuardProcess,
+    Watcher,
+    allocation,
+    free_lease,
+    give,
+    guarding,
+    in_force,
+    is_asked,
+    is_early,
+    is_free,
+    metrics_of,
+    out_of_force,
+    unguarded,
+)
 
 from dray.client import MERGE_PATCH, Conflict, NotFound, ServerFailed
 from dray.client.resources import CLAIMS, LEASES
@@ -40,7 +57,15 @@ async def _race(cluster, node, device, number):
     wish = {"name": "r", "deviceClassName": "any"}
     claims = [await cluster.claim(name, wish) for name in names]
     given = allocation(cluster, device, pool=node)
-    answers = await asyncio.gather(*(give(cluster, claim, given) for claim in claims), return_exceptions=True)
+
+    async def decided():
+        answers = await asyncio.gather(
+            *(give(cluster, claim, given) for claim in claims), return_exceptions=True
+        )
+        # As long as the guard has not heard that the race before this one is over, nobody has started.
+        return None if all(is_early(each, names) for each in answers) else answers
+
+    answers = await cluster.until(decided, f"race {number}", PATIENCE)
     for answer in answers:
         assert isinstance(answer, (dict, Conflict)), answer
     for claim, answer in zip(claims, answers, strict=True):
@@ -54,6 +79,7 @@ async def _races(cluster, rounds):
     """Race for ten devices, each in its own sequence, all sequences at once."""
     node = await cluster.node("a")
     await cluster.devices(node, *(f"g{index}" for index in range(10)))
+    await is_free(cluster, "g0", node)
 
     async def sequence(device):
         return [
@@ -85,11 +111,12 @@ async def test_without_a_guard_both_land(guarded_peer):
 
 
 @contextlib.asynccontextmanager
-async def judged(peer, *flags):
-    """A guarded cluster with two devices."""
-    async with Cluster(peer) as cluster, guarding(cluster, *flags) as guard:
+async def judged(peer, lease=CALM):
+    """A guarded cluster with two devices, of which the guard knows."""
+    async with Cluster(peer) as cluster, guarding(cluster, lease=lease) as guard:
         node = await cluster.node("a")
         await cluster.devices(node, "g0", "g1")
+        await is_free(cluster, "g0", node)
         yield cluster, node, guard
 
 
@@ -115,11 +142,13 @@ async def test_a_dry_run_books_nothing(guarded_peer):
     async with judged(guarded_peer) as (cluster, node, guard):
         given = allocation(cluster, "g0", pool=node)
         first = await new_claim(cluster, "first")
+        verdict = 'dray_guard_reviews_total{verdict="dry_run"}'
+        before = (await metrics_of(guard))[verdict]
         await give(cluster, first, given, dryRun="All")
         await give(cluster, await new_claim(cluster, "second"), given)
         with pytest.raises(Conflict):
             await give(cluster, first, given, dryRun="All")
-        assert (await metrics_of(guard))['dray_guard_reviews_total{verdict="dry_run"}'] == 2
+        assert (await metrics_of(guard))[verdict] == before + 2
 
 
 async def test_administrators_may_look_at_what_others_use(guarded_peer):
@@ -196,7 +225,7 @@ async def test_a_released_device_can_be_given_again_at_once(guarded_peer):
                 except Conflict:
                     return None  # the guard has not heard of the release yet
 
-            second = await give(cluster, await cluster.until(taken, "the device is free", 5), None)
+            second = await give(cluster, await cluster.until(taken, "the device is free", PATIENCE), None)
 
 
 # --- one guard after the other --------------------------------------------------------------
@@ -205,11 +234,13 @@ async def test_a_released_device_can_be_given_again_at_once(guarded_peer):
 @contextlib.asynccontextmanager
 async def slow_webhook(cluster, name):
     """Hold back the write to one claim, after the guard has admitted it, until told to let go."""
-    has_begun, may_go = asyncio.Event(), asyncio.Event()
+    was_asked, has_begun, may_go = False, asyncio.Event(), asyncio.Event()
 
     async def answer(request):
+        nonlocal was_asked
+        was_asked = True
         review = await request.json()
-        if "dryRun" in review["request"]:
+        if not review["request"]["dryRun"]:
             has_begun.set()
             await may_go.wait()
         response = {"uid": review["request"]["uid"], "allowed": True}
@@ -238,8 +269,15 @@ async def slow_webhook(cluster, name):
         "matchConditions": [{"name": "one", "expression": f"request.name == '{name}'"}],
     }  # fmt: skip
     await cluster.client.create(CONFIGURATIONS, {"metadata": {"name": "slow"}, "webhooks": [webhook]})
+
+    async def asked():
+        with contextlib.suppress(Conflict):
+            probe = allocation(cluster, "nothing", pool="nowhere")
+            await give(cluster, await cluster.get_claim(name), probe, dryRun="All")
+        return was_asked
+
     try:
-        await asyncio.sleep(1.0)
+        await cluster.until(asked, "the API server asks the slow webhook, too", PATIENCE)
         yield has_begun, may_go
     finally:
         await cluster.client.delete(CONFIGURATIONS, "slow")
@@ -248,14 +286,15 @@ async def slow_webhook(cluster, name):
 
 
 async def test_a_write_that_a_dead_guard_admitted_cannot_land_any_more(guarded_peer):
-    async with judged(guarded_peer) as (cluster, node, guard):
+    async with judged(guarded_peer, HASTY) as (cluster, node, guard):
         given = allocation(cluster, "g0", pool=node)
         late, _ = await new_claim(cluster, "late"), await new_claim(cluster, "second")
         async with slow_webhook(cluster, "late") as (has_begun, may_go):
             writing = asyncio.create_task(give(cluster, late, given))
-            await asyncio.wait_for(has_begun.wait(), 10)
+            await asyncio.wait_for(has_begun.wait(), PATIENCE)
             await guard.kill()
             await guard.start()
+            await in_force(cluster)
             await give(cluster, await cluster.get_claim("second"), given)
             may_go.set()
             with pytest.raises(Conflict):
@@ -271,7 +310,7 @@ async def test_a_write_that_is_stuck_holds_its_device_and_then_makes_room(guarde
         late, second = await new_claim(cluster, "late"), await new_claim(cluster, "second")
         async with slow_webhook(cluster, "late") as (has_begun, may_go):
             writing = asyncio.create_task(give(cluster, late, given))
-            await asyncio.wait_for(has_begun.wait(), 10)
+            await asyncio.wait_for(has_begun.wait(), PATIENCE)
             with pytest.raises(Conflict):
                 await give(cluster, second, given)
 
@@ -279,7 +318,7 @@ async def test_a_write_that_is_stuck_holds_its_device_and_then_makes_room(guarde
                 with contextlib.suppress(Conflict):
                     return await give(cluster, second, given)
 
-            await cluster.until(given_at_last, "the stuck write is fenced", 10)
+            await cluster.until(given_at_last, "the stuck write is fenced", PATIENCE)
             may_go.set()
             with pytest.raises(Conflict):
                 await writing
@@ -291,7 +330,7 @@ async def test_a_slow_write_that_nobody_contests_lands(guarded_peer):
         late = await new_claim(cluster, "late")
         async with slow_webhook(cluster, "late") as (has_begun, may_go):
             writing = asyncio.create_task(give(cluster, late, allocation(cluster, "g0", pool=node)))
-            await asyncio.wait_for(has_begun.wait(), 10)
+            await asyncio.wait_for(has_begun.wait(), PATIENCE)
             await asyncio.sleep(1.5)  # three times the patience with contested ones
             may_go.set()
             await writing
@@ -299,21 +338,23 @@ async def test_a_slow_write_that_nobody_contests_lands(guarded_peer):
 
 
 async def test_of_two_guards_one_judges_and_the_other_takes_over(guarded_peer):
-    async with judged(guarded_peer) as (cluster, node, guard):
+    async with judged(guarded_peer, HASTY) as (cluster, node, guard):
         other = GuardProcess(guarded_peer)
         await other.start(is_awaited=False)
         try:
             given = allocation(cluster, "g0", pool=node)
-            await asyncio.sleep(4)  # longer than the lease: it is renewed
+            await other.reported()
+            await asyncio.sleep(HASTY + 1)  # longer than the lease: it is renewed
             assert [each["phase"] for each in other.reports] == ["standing_by"]
             first = await give(cluster, await new_claim(cluster, "first"), given)
             await new_claim(cluster, "second")
             await guard.kill()
             await other.ready()
+            await in_force(cluster)
             with pytest.raises(Conflict):
                 await give(cluster, await cluster.get_claim("second"), given)
             await give(cluster, first, None)
-            await asyncio.sleep(0.2)
+            await is_free(cluster, "g0", node)
             await give(cluster, await cluster.get_claim("second"), given)
         finally:
             await other.kill()
@@ -327,8 +368,9 @@ async def test_a_configuration_that_is_deleted_comes_back_and_the_guard_says_so(
             with contextlib.suppress(NotFound):
                 return await cluster.client.get(CONFIGURATIONS, CONFIGURATION)
 
-        await cluster.until(restored, "the configuration", 10)
-        await cluster.until(lambda: _settled_again(guard), "it begins anew", 10)
+        await cluster.until(restored, "the configuration", PATIENCE)
+        await guard.begun_anew()
+        await in_force(cluster)
         assert (await metrics_of(guard))["dray_guard_reopened_total"] == 1
         assert "was removed or changed" in guard.log.read_text()
         given = allocation(cluster, "g0", pool=node)
@@ -337,14 +379,9 @@ async def test_a_configuration_that_is_deleted_comes_back_and_the_guard_says_so(
             await give(cluster, await new_claim(cluster, "second"), given)
 
 
-async def _settled_again(guard):
-    phases = [each["phase"] for each in guard.reports]
-    return "settling" in phases[phases.index("judging") :] and phases[-1] == "judging"
-
-
 async def test_a_guard_that_slept_does_not_trust_its_lease(guarded_peer):
     """It wakes up with a request in its hands, while another one judges: it must not admit anything."""
-    async with judged(guarded_peer) as (cluster, node, guard):
+    async with judged(guarded_peer, HASTY) as (cluster, node, guard):
         claim = await new_claim(cluster, "late")
         given = allocation(cluster, "g0", pool=node)
         guard.process.send_signal(signal.SIGSTOP)
@@ -357,9 +394,10 @@ async def test_a_guard_that_slept_does_not_trust_its_lease(guarded_peer):
             other = GuardProcess(guarded_peer)
             try:
                 await other.start()
+                await in_force(cluster)
                 await give(cluster, await new_claim(cluster, "second"), given)
                 guard.process.send_signal(signal.SIGCONT)
-                answer = await (await asyncio.wait_for(asking, 10)).json()
+                answer = await (await asyncio.wait_for(asking, PATIENCE)).json()
             finally:
                 await other.kill()
         assert answer["response"]["allowed"] is False
@@ -367,18 +405,25 @@ async def test_a_guard_that_slept_does_not_trust_its_lease(guarded_peer):
 
 
 async def test_a_deleted_lease_does_not_make_two_judges(guarded_peer):
-    async with judged(guarded_peer) as (cluster, _, guard):
-        other = GuardProcess(guarded_peer)
+    async with judged(guarded_peer, lease=3) as (cluster, _, guard):
+        other = GuardProcess(guarded_peer, lease=3)
         await other.start(is_awaited=False)
         try:
-            await asyncio.sleep(1.0)
+            await other.reported()
             await cluster.client.delete(LEASES, CONFIGURATION, "kube-system")
             seen = []
-            for _ in range(160):
+
+            async def one_judges():
                 seen.append([each.reports[-1]["is_ready"] for each in (guard, other)])
+                return sum(seen[-1]) == 1
+
+            # Longer than it takes to lose the lease, to win it, and to wait until nobody else believes in it.
+            until = asyncio.get_running_loop().time() + 8
+            while asyncio.get_running_loop().time() < until:
+                await one_judges()
                 await asyncio.sleep(0.05)
+            await cluster.until(one_judges, "one of them judges", PATIENCE)
             assert [True, True] not in seen
-            assert sum(seen[-1]) == 1
         finally:
             await other.stop()
 
@@ -393,7 +438,7 @@ async def test_an_allocation_past_the_guard_is_found_out(guarded_peer):
         guard.process.send_signal(signal.SIGSTOP)
         found["webhooks"][0]["matchConditions"] = [{"name": "nothing", "expression": "false"}]
         await cluster.client.update(CONFIGURATIONS, CONFIGURATION, found)
-        await asyncio.sleep(1.0)
+        await out_of_force(cluster)
         await give(cluster, claim, given)
         guard.process.send_signal(signal.SIGCONT)
 
@@ -404,13 +449,13 @@ async def test_an_allocation_past_the_guard_is_found_out(guarded_peer):
                 return "is held by claim" in str(error)
             raise AssertionError("a device was given twice")
 
-        async def in_force():
+        async def put_right():
             webhooks = (await cluster.client.get(CONFIGURATIONS, CONFIGURATION))["webhooks"]
             return webhooks[0]["matchConditions"][0]["name"] != "nothing"
 
-        await cluster.until(in_force, "the configuration is put right", 10)
-        await asyncio.sleep(0.5)  # the API server follows it
-        await cluster.until(refused, "the guard has learned of it", 10)
+        await cluster.until(put_right, "the configuration is put right", PATIENCE)
+        await is_asked(cluster)
+        await cluster.until(refused, "the guard has learned of it", PATIENCE)
 
 
 async def test_claims_whose_parameters_are_compared_byte_by_byte_can_be_fenced(guarded_peer):
@@ -436,13 +481,14 @@ async def test_claims_whose_parameters_are_compared_byte_by_byte_can_be_fenced(g
 
 async def test_a_guard_that_is_stopped_says_what_stays_and_gives_the_lease_back(guarded_peer):
     async with Cluster(guarded_peer) as cluster:
-        guard = GuardProcess(guarded_peer, "--lease", "30")
+        guard = GuardProcess(guarded_peer, lease=90)
         try:
+            await free_lease(cluster)
             await guard.start()
             guard.process.send_signal(signal.SIGINT)
-            assert await asyncio.wait_for(guard.process.wait(), 10) == 0
+            assert await asyncio.wait_for(guard.process.wait(), PATIENCE) == 0
             assert "`dray guard --unregister` removes it" in guard.log.read_text()
-            await guard.start(timeout=10)  # much sooner than the lease would run out
+            await guard.start()  # much sooner than the lease would run out
         finally:
             await guard.stop()
             await unguarded(cluster)
