@@ -94,7 +94,7 @@ async def _extended_claims(cluster):
     return [each for each in claims if annotation in (each["metadata"].get("annotations") or {})]
 
 
-async def storm(peer, pods, seed, rate):
+async def storm(peer, pods, seed, rate, schedulers=1):
     """Schedule a mixed load through bad weather; return how often what went wrong."""
     async with Cluster(peer) as cluster:
         nodes = 4
@@ -113,7 +113,8 @@ async def storm(peer, pods, seed, rate):
             return weather[-1]
 
         try:
-            await cluster.start_scheduler(wrap=wrap)
+            for _ in range(schedulers):
+                await cluster.start_scheduler(wrap=wrap)
             names = await _feed(cluster, pods)
             for name in names:
                 await cluster.bound(name, timeout=120)
@@ -156,6 +157,15 @@ async def test_hundreds_of_pods_survive_every_kind_of_fault(peer, capsys):
     faults = await storm(peer, pods=300, seed=SEED + 1, rate=0.2)
     with capsys.disabled():
         print(f"\nstorm: {dict(faults)}")
+    assert set(faults) == KINDS
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("schedulers", [2, 3])
+async def test_schedulers_of_one_name_survive_every_kind_of_fault_together(peer, schedulers, capsys):
+    faults = await storm(peer, pods=100, seed=SEED + schedulers, rate=0.1, schedulers=schedulers)
+    with capsys.disabled():
+        print(f"\nstorm over {schedulers} schedulers: {dict(faults)}")
     assert set(faults) == KINDS
 
 
