@@ -22,19 +22,14 @@ from typing import Any
 
 import msgspec
 
+from dray.api.protobuf import MAGIC, MEDIA_TYPE, OBJECT, ProtobufError, read_field, read_varint
 from dray.api.raw_json import RawJson
 from dray.api.schema import LIST, MAP, STRUCT, Field, Type
 
-MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
-MAGIC = b"k8s\x00"
+__all__ = ["MAGIC", "MEDIA_TYPE", "ProtobufError", "decode_object", "open_envelope"]
+
 _DEEPEST = 64
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class ProtobufError(ValueError):
-    """The bytes are no message of this kind."""
 
 
 def open_envelope(body: bytes) -> tuple[str, str, bytes]:
@@ -48,7 +43,7 @@ def open_envelope(body: bytes) -> tuple[str, str, bytes]:
             for inner, text in _fields(value):
                 if isinstance(text, bytes):
                     api_version, kind = (_text(text), kind) if inner == 1 else (api_version, _text(text))
-        elif number == 2 and isinstance(value, bytes):
+        elif number == OBJECT and isinstance(value, bytes):
             message = value
         elif number == 3 and value:
             raise ProtobufError("compressed objects are not supported")
@@ -203,43 +198,14 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield (field number, value) of a message: ints as they are, all else as bytes."""
     position, size = 0, len(data)
     while position < size:
-        tag, position = _varint(data, position)
-        number, wire = tag >> 3, tag & 7
-        if wire == _VARINT:
-            value: int | bytes
-            value, position = _varint(data, position)
-        elif wire == _BYTES:
-            length, position = _varint(data, position)
-            if position + length > size:
-                raise ProtobufError("unexpected end of message")
-            value, position = data[position : position + length], position + length
-        elif wire in (_FIXED64, _FIXED32):
-            width = 8 if wire == _FIXED64 else 4
-            if position + width > size:
-                raise ProtobufError("unexpected end of message")
-            value, position = int.from_bytes(data[position : position + width], "little"), position + width
-        else:
-            raise ProtobufError(f"illegal wire type {wire}")
+        number, value, position = read_field(data, position)
         yield number, value
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    result = shift = 0
-    while True:
-        if position >= len(data) or shift > 63:
-            raise ProtobufError("malformed number")
-        byte = data[position]
-        position += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return result, position
-        shift += 7
 
 
 def _packed(data: bytes) -> Iterator[int]:
     position = 0
     while position < len(data):
-        value, position = _varint(data, position)
+        value, position = read_varint(data, position)
         yield value
 
 
