@@ -51,7 +51,7 @@ class Page:
         number = next(self._numbers)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": params})
-        data = await asyncio.wait_for(answer, 30)
+        data = await asyncio.wait_for(answer, 60)
         if "error" in data:
             raise RuntimeError(f"{method}: {data['error']}")
         return data["result"]
@@ -113,7 +113,7 @@ async def browser_page():
         )  # fmt: skip
         try:
             port_file = Path(profile) / "DevToolsActivePort"
-            for _ in range(300):
+            for _ in range(600):
                 if port_file.exists() and port_file.read_text().strip():
                     break
                 await asyncio.sleep(0.1)

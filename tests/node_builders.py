@@ -85,7 +85,7 @@ def claim_path(name="light", namespace="default"):
     return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
 
 
-async def eventually(check, seconds=5.0, what=""):
+async def eventually(check, seconds=60.0, what=""):
     """Wait until the check holds; its value is returned."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:

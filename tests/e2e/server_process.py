@@ -46,6 +46,6 @@ def serving(folder: Path, *flags: str) -> Iterator[Served]:
         yield Served(process, line.split("ready at ")[1].split()[0], kubeconfig)
     finally:
         process.terminate()
-        code = process.wait(timeout=20)
+        code = process.wait(timeout=60)
         process.stdout.close()
     assert code == 0, f"the server ended with {code}"

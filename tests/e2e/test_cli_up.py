@@ -42,7 +42,7 @@ class Running:
             env=self.environment,
         )
 
-    def dray(self, *arguments, timeout=60):
+    def dray(self, *arguments, timeout=120):
         process = self.start(*arguments)
         try:
             out, err = process.communicate(timeout=timeout)
@@ -69,7 +69,7 @@ class Running:
     def has_no_claims(self):
         return not self.look().claims
 
-    def eventually(self, question, seconds=15):
+    def eventually(self, question, seconds=60):
         limit = time.monotonic() + seconds
         while not (answer := question()):
             assert time.monotonic() < limit, "did not come true in time"
@@ -83,7 +83,7 @@ def up(tmp_path_factory):
     yield system
     if system.process.poll() is None:
         system.process.send_signal(signal.SIGINT)
-        system.process.communicate(timeout=60)
+        system.process.communicate(timeout=120)
     system.process.stdout.close()
     system.process.stderr.close()
 
@@ -116,7 +116,7 @@ def test_ctrl_c_deletes_the_pod_and_the_claim(up):
     process = up.start("run", "--device", "gpu.nvidia.com", "--", "sh", "-c", "echo started; sleep 600")
     assert process.stdout.readline() == "started\n"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "deleting" in err
     up.eventually(up.has_no_claims)
@@ -179,7 +179,7 @@ def test_check_and_snapshot_work_against_it(up, tmp_path):
 def test_down_stops_it(up):
     assert up.dray("status")[0] == 0
     stopping = up.start("down")
-    up.process.wait(timeout=30)  # we are the parent: until we look, an ended process still counts as one
-    assert stopping.communicate(timeout=30)[1] == "stopped\n"
+    up.process.wait(timeout=60)  # we are the parent: until we look, an ended process still counts as one
+    assert stopping.communicate(timeout=60)[1] == "stopped\n"
     assert stopping.returncode == 0
     assert up.dray("status")[0] == 1

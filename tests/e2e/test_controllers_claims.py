@@ -10,7 +10,7 @@ from dray.client import NotFound
 from dray.client import resources as kinds
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
-SOON = 30.0
+SOON = 60.0
 
 
 @contextlib.asynccontextmanager

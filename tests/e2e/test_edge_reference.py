@@ -357,7 +357,7 @@ class Server:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, context=self.context, timeout=20) as response:
+            with urllib.request.urlopen(request, context=self.context, timeout=60) as response:
                 code, raw = response.status, response.read()
         except urllib.error.HTTPError as refusal:
             code, raw = refusal.code, refusal.read()

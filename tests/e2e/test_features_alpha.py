@@ -159,7 +159,7 @@ async def test_devices_that_skip_node_operations_need_a_node_that_can(gated):
         # The node's kubelet is upgraded: now it can.
         patch = {"status": {"declaredFeatures": ["DRAOptionalNodeOperations"]}}
         await cluster.client.patch(kinds.NODES, f"old-{cluster.number}", patch, subresource="status")
-        assert await cluster.bound("stuck", timeout=5) == "old"
+        assert await cluster.bound("stuck") == "old"
 
 
 async def test_devices_that_stand_for_cpus_use_up_the_node(gated):

@@ -44,7 +44,7 @@ async def test_all_devices_are_taken_and_only_from_a_complete_pool(peer):
         await cluster.pod("p", claims=["all"])
         assert "currently being updated" in await cluster.refused("p")
         await cluster.devices(node, "g2", count=2)
-        assert await cluster.bound("p", timeout=5) == "a"
+        assert await cluster.bound("p") == "a"
         assert await cluster.held("all") == ["g0", "g1", "g2"]
 
 
@@ -59,7 +59,7 @@ async def test_a_new_generation_replaces_the_devices_of_the_old_one(peer):
         await cluster.bound("p")
         await cluster.devices(node, "new-0", "old", generation=2)
         await cluster.pod("q", templates=["one"])
-        await cluster.bound("q", timeout=5)
+        await cluster.bound("q")
         results = (await cluster.claim_of("q"))["status"]["allocation"]["devices"]["results"]
         assert [each["device"] for each in results] == ["new-0"], "`old` is in use, whatever its generation"
         await cluster.pod("r", templates=["one"])
@@ -110,7 +110,7 @@ async def test_admin_access_that_is_withdrawn_before_the_allocation_is_explained
         await cluster.pod("p", claims=["look"])
         assert "admin" in await cluster.refused("p")
         await _label(cluster, "true")
-        assert await cluster.bound("p", timeout=15) == "a"
+        assert await cluster.bound("p") == "a"
 
 
 # --- device status ------------------------------------------------------------------------
@@ -196,7 +196,7 @@ async def test_allocating_needs_the_right_to_bind_claims(peer):
         assert not (await cluster.get_claim("c")).get("status", {}).get("allocation")
         assert loop.statistics.bound == 0
         await _allow(cluster, "binding", user, _rule("update,patch", dra, "resourceclaims/binding"))
-        assert await cluster.bound("p", timeout=15) == "a"
+        assert await cluster.bound("p") == "a"
 
 
 # --- taint rules --------------------------------------------------------------------------
@@ -222,7 +222,7 @@ async def test_a_taint_rule_keeps_pods_away_until_it_is_gone(peer):
         await cluster.pod("q", templates=["one"])
         assert "taint" in await cluster.refused("q")
         await cluster.client.delete(kinds.TAINT_RULES, name)
-        assert await cluster.bound("q", timeout=5) == "a"
+        assert await cluster.bound("q") == "a"
 
 
 # --- extended resources -------------------------------------------------------------------
@@ -392,7 +392,7 @@ async def test_a_device_that_is_not_made_ready_in_time_is_allocated_anew(peer):
         await cluster.until(anew, "a second allocation")
         assert not (await cluster.get_pod("p"))["spec"].get("nodeName")
         await _report(cluster, "c", "attached")
-        assert await cluster.bound("p", timeout=5) == "a"
+        assert await cluster.bound("p") == "a"
 
 
 # --- filter timeout -------------------------------------------------------------------------
@@ -471,7 +471,7 @@ async def test_a_pod_wakes_by_the_event_that_can_help_and_by_no_other(peer):
         await asyncio.sleep(0.3)
         assert tried == []
         await cluster.client.patch(kinds.NODES, node, {"metadata": {"labels": {"zone": "z"}}})
-        await cluster.bound("wants-label", timeout=5)
+        await cluster.bound("wants-label")
         assert set(tried) <= {"wants-label", "wants-device"}, "a node may bring devices, no claim"
         tried.clear()
         admin = {"name": "r", "deviceClassName": gpu, "tolerations": [{"operator": "Exists"}]}
@@ -483,5 +483,5 @@ async def test_a_pod_wakes_by_the_event_that_can_help_and_by_no_other(peer):
         await cluster.until(tried_again, "the pod whose claim arrived is tried, and only that")
         tried.clear()
         await cluster.delete_pod("holder")
-        await cluster.bound("wants-device", timeout=10)
+        await cluster.bound("wants-device")
         assert "wants-label" not in tried

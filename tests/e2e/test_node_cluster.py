@@ -36,7 +36,7 @@ async def node_with(cluster, folder, name, drivers, *, serves=False):
             options = Settings(node_name=name, kubelet_dir=folder, cdi_dir=folder / "cdi")
             running = await stack.enter_async_context(serving_driver(driver, client, options))
             await running.publisher.wait_published()
-        await eventually(lambda: agent.plugins.drivers() == {driver.name for driver in drivers}, 10)
+        await eventually(lambda: agent.plugins.drivers() == {driver.name for driver in drivers})
         cluster._made.append((kinds.NODES, name))
         yield agent
 
@@ -53,7 +53,7 @@ async def gone(cluster, resource, name):
             return True
         return False
 
-    await cluster.until(check, f"{resource.plural} {name} is gone", 30)
+    await cluster.until(check, f"{resource.plural} {name} is gone")
 
 
 async def make_class(cluster, body):
@@ -85,7 +85,7 @@ async def test_a_pod_with_a_template_goes_all_the_way(peer, folder):
             async def phase():
                 return (await cluster.get_pod("reader"))["status"].get("phase") == "Running"
 
-            await cluster.until(phase, "reader runs", 30)
+            await cluster.until(phase, "reader runs")
             await eventually(lambda: "LAMP_0=lamp-0" in printed(folder, "reader"))
             log = Request("GET", kinds.PODS.path(cluster.namespace, "reader", "log"))
             answer = await cluster.client.transport.send(log)
@@ -127,7 +127,7 @@ async def one_device(cluster, folder, agent, pool):
         "resources": {"claims": [{"name": name}]},
     }
     await cluster.pod(name, templates=[name], containers=[box], terminationGracePeriodSeconds=0)
-    await eventually(lambda: f"={pool.driver}/" in printed(folder, name), 30, name)
+    await eventually(lambda: f"={pool.driver}/" in printed(folder, name), what=name)
     await cluster.client.delete(kinds.PODS, name, cluster.namespace)
     await gone(cluster, kinds.PODS, name)
     await eventually(lambda: agent.book.infos == {})

@@ -71,7 +71,7 @@ def kubeconfig():
             time.sleep(0.05)
         yield str(path)
         server.terminate()
-        server.wait(10)
+        server.wait(60)
     shutil.rmtree(data)
 
 
@@ -100,7 +100,7 @@ async def test_a_go_driver_built_for_kubelet_works_with_the_agent_unchanged(peer
             *go_driver(peers, kubeconfig, node, folder), stdout=log, stderr=log
         )
         try:
-            await eventually(agent.plugins.drivers, 10, (folder / "driver.log").read_text())
+            await eventually(agent.plugins.drivers, what=(folder / "driver.log").read_text())
             plugin = agent.plugins.find(GO_DRIVER)
             assert plugin.service == "v1.DRAPlugin"
             assert plugin.health_service == "v1.DRAResourceHealth"
@@ -109,7 +109,7 @@ async def test_a_go_driver_built_for_kubelet_works_with_the_agent_unchanged(peer
                 found = await client.list(SLICES, fieldSelector=f"spec.nodeName={node}")
                 return [[device["name"] for device in item["spec"]["devices"]] for item in found.items]
 
-            for _ in range(100):
+            for _ in range(600):
                 if await slices() == [["lamp-0", "lamp-1"]]:
                     break
                 await asyncio.sleep(0.1)
@@ -129,8 +129,8 @@ async def test_a_go_driver_built_for_kubelet_works_with_the_agent_unchanged(peer
             def printed():
                 return "".join(path.read_text() for path in folder.glob("logs/*/main/0.log"))
 
-            await eventually(lambda: "GO_LAMP=lamp-0" in printed(), 10)
-            for _ in range(50):
+            await eventually(lambda: "GO_LAMP=lamp-0" in printed())
+            for _ in range(600):
                 shown = (await client.get(PODS, "go-reader", "default"))["status"]["containerStatuses"][0]
                 if shown.get("allocatedResourcesStatus"):
                     break
@@ -142,7 +142,7 @@ async def test_a_go_driver_built_for_kubelet_works_with_the_agent_unchanged(peer
             assert resource["claim_name"] == "go-light"
             assert resource["claim_resources"][0]["driver_name"] == GO_DRIVER
             await client.delete(PODS, "go-reader", "default")
-            await eventually(lambda: not agent.book.infos, 10)
+            await eventually(lambda: not agent.book.infos)
             assert not list((folder / "cdi").glob("*.json"))
         finally:
             driver.terminate()
@@ -181,7 +181,7 @@ async def test_a_go_driver_passes_the_conformance_kit(peers, kubeconfig, folder)
             [folder / "cdi"],
             node,
             driver=GO_DRIVER,
-            wait_seconds=10,
+            wait_seconds=60,
             start=start,
             kill=kill,
         )

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from pathlib import Path
 
@@ -60,15 +61,13 @@ def kubeconfig():
     log = (folder / "log").open("w")
     server = subprocess.Popen([*command, "--kubeconfig", str(path)], stdout=log, stderr=log)
     try:
-        for _ in range(200):
-            if path.exists() and path.stat().st_size:
-                break
+        while not (path.exists() and path.stat().st_size):
             assert server.poll() is None, (folder / "log").read_text()
-            __import__("time").sleep(0.05)
+            time.sleep(0.05)
         yield str(path)
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(60)
         log.close()
         shutil.rmtree(folder)
 
@@ -167,11 +166,11 @@ async def life_of_a_pod(client, node, root):
     latest["status"] = {}
     await client.update(CLAIMS, name, latest, "default", subresource="status")
     await client.delete(CLAIMS, name, "default")
-    await eventually(lambda: not list((root / "hardware").iterdir()), 10)
-    await eventually(lambda: not list((root / "containers").glob("*")), 10)
+    await eventually(lambda: not list((root / "hardware").iterdir()))
+    await eventually(lambda: not list((root / "containers").glob("*")))
 
 
-async def until(ask, wanted, seconds=30.0):
+async def until(ask, wanted, seconds=60.0):
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
         found = await ask()

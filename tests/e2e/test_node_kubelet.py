@@ -136,7 +136,7 @@ async def test_a_node_changes_from_kubelet_to_dray_and_back(kubelet, dray_peer, 
                     machine = agent.pods.find("default", name)
                     return machine is not None and machine.phase == "Running"
 
-                await eventually(runs, 15)
+                await eventually(runs)
                 log = next(folder.glob("logs/*/left/0.log"))
                 await eventually(lambda: "LAMP_0=lamp-0" in log.read_text())
                 assert "LAMP_1" not in log.read_text()
@@ -148,4 +148,4 @@ async def test_a_node_changes_from_kubelet_to_dray_and_back(kubelet, dray_peer, 
             # The containers of the process runtime outlive the agent; a new one ends them.
             await client.delete(PODS, name, "default", grace_seconds=0)
             async with running_agent(client, settings):
-                await eventually(lambda: not (folder / "containers" / uid).exists(), 15)
+                await eventually(lambda: not (folder / "containers" / uid).exists())

@@ -57,7 +57,7 @@ async def test_a_clock_that_jumps_ends_no_wait_for_drivers(peer):
             clock.offset = offset
             await _same_allocation(cluster, first, loop)
         await _report(cluster, "c", "attached")
-        assert await cluster.bound("p", timeout=5) == "a"
+        assert await cluster.bound("p") == "a"
 
 
 async def test_a_clock_put_back_does_not_make_a_wait_endless(peer):
@@ -71,10 +71,10 @@ async def test_a_clock_put_back_does_not_make_a_wait_endless(peer):
         async def timed_out():
             return loop.statistics.failures >= 1 and loop.statistics.placed >= 2
 
-        await cluster.until(timed_out, "the wait ends and the claim is allocated anew", timeout=6)
+        await cluster.until(timed_out, "the wait ends and the claim is allocated anew")
         await _allocated(cluster, "c")
         await _report(cluster, "c", "attached")
-        assert await cluster.bound("p", timeout=5) == "a"
+        assert await cluster.bound("p") == "a"
 
 
 @pytest.mark.parametrize("offset", [HOUR, -HOUR], ids=["ahead", "behind"])
@@ -88,7 +88,7 @@ async def test_a_successor_whose_clock_is_wrong_goes_on_waiting(peer, offset):
         loop = await cluster.start_scheduler(now=WallClock(offset), binding_timeout=60)
         await _same_allocation(cluster, first, loop)
         await _report(cluster, "c", "attached")
-        assert await cluster.bound("p", timeout=5) == "a"
+        assert await cluster.bound("p") == "a"
 
 
 class FailingBindings:
@@ -121,7 +121,7 @@ async def test_a_clock_that_jumps_changes_no_pause_between_attempts(peer):
 
         await cluster.until(failed, "a failed binding")
         clock.offset = -HOUR
-        assert await cluster.bound("p", timeout=5) == "a"
+        assert await cluster.bound("p") == "a"
         assert asyncio.get_running_loop().time() - began >= 0.9, "the pause is kept, too"
 
 
@@ -164,7 +164,7 @@ async def test_leaders_are_judged_by_renewals_and_not_by_their_clocks(peer):
             lease = await cluster.client.get(kinds.LEASES, "clocks", cluster.namespace)
             assert lease["spec"]["leaseTransitions"] == 0
             first.cancel()
-            await cluster.until(lambda: leads("second"), "the second takes over", timeout=5)
+            await cluster.until(lambda: leads("second"), "the second takes over")
         finally:
             for task in (first, second):
                 task.cancel()

@@ -85,7 +85,7 @@ async def test_lost_answers_conflicts_and_failures_cost_retries_and_nothing_else
         cluster._tasks.append(task)
         await feed()
         for index in range(18):
-            await cluster.bound(f"p{index}", timeout=60)
+            await cluster.bound(f"p{index}")
         watching.cancel()
         assert faulty.faults > 3
         assert problems == []
@@ -108,7 +108,7 @@ async def _kills(peer, rounds, pods, seed):
         await feeding
         await cluster.start_scheduler()
         for index in range(pods):
-            await cluster.bound(f"p{index}", timeout=60)
+            await cluster.bound(f"p{index}")
         watching.cancel()
         assert problems == []
 
@@ -145,7 +145,7 @@ async def test_beside_kube_scheduler_no_device_is_given_twice(kubernetes_peer):
             await cluster.start_scheduler()
             # One pod each first, so that both are at work when the race begins.
             await cluster.pod("k-first", templates=["one"], schedulerName=f"kube-{cluster.number}")
-            await cluster.bound("k-first", timeout=60)
+            await cluster.bound("k-first")
 
             async def burst(prefix, **spec):
                 for index in range(19):
@@ -153,8 +153,8 @@ async def test_beside_kube_scheduler_no_device_is_given_twice(kubernetes_peer):
 
             await asyncio.gather(burst("d"), burst("k", schedulerName=f"kube-{cluster.number}"))
             for index in range(19):
-                await cluster.bound(f"d{index}", timeout=60)
-                await cluster.bound(f"k{index}", timeout=60)
+                await cluster.bound(f"d{index}")
+                await cluster.bound(f"k{index}")
             watching.cancel()
             # Two owners may show up for a moment before dray yields; at the end there is none.
             assert await cluster.problems() == []

@@ -103,7 +103,7 @@ async def test_a_pod_is_bound_only_when_its_binding_conditions_are_met(peer):
         await asyncio.sleep(0.3)
         assert not (await cluster.get_pod("p"))["spec"].get("nodeName")
         await _report(cluster, "c", "attached")
-        assert await cluster.bound("p", timeout=5) == "a"
+        assert await cluster.bound("p") == "a"
 
 
 async def test_a_device_that_reports_failure_is_given_back(peer):
@@ -123,7 +123,7 @@ async def test_a_device_that_reports_failure_is_given_back(peer):
         await asyncio.sleep(1.2)  # timestamps have whole seconds
         await _allocated(cluster, "c")
         await _report(cluster, "c", "attached")
-        assert await cluster.bound("p", timeout=10) == "a"
+        assert await cluster.bound("p") == "a"
         assert first["allocationTimestamp"]
 
 

@@ -207,6 +207,43 @@ async def test_rivals_tell_those_for_whom_nothing_is_left(peer):
         await check_specials(cluster, others)
 
 
+async def serve_in_turn(peer, schedulers, pods, at_once):
+    """Few devices, many pods that come and go: each has its turn, and in the end everything is free."""
+    async with Cluster(peer) as cluster:
+        await furnish(cluster, devices=2)
+        await cluster.template("two", {"name": "r", "deviceClassName": cluster.gpu, "count": 2})
+        gate = asyncio.Semaphore(at_once)
+
+        async def one(index):
+            async with gate:
+                name, kind = f"p{index}", index % 4
+                if kind in (0, 1):
+                    await extended_pod(cluster, name, count=kind + 1)
+                else:
+                    await cluster.pod(name, templates=["one" if kind == 2 else "two"])
+                await cluster.bound(name, 2 * LONG)
+                await cluster.delete_pod(name)
+
+        loops = await rivals(cluster, schedulers)
+        async with judged(cluster) as judge:
+            await asyncio.gather(*map(one, range(pods)))
+
+            async def all_free():
+                return not (await cluster.client.list(kinds.CLAIMS, cluster.namespace)).items
+
+            await cluster.until(all_free, "no claim is left", LONG)
+        assert len(judge.bound) == pods
+        return [loop.statistics for loop in loops]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("schedulers", [2, 3])
+async def test_rivals_serve_a_crowd_in_turn(peer, schedulers, capsys):
+    statistics = await serve_in_turn(peer, schedulers, pods=80, at_once=12)
+    with capsys.disabled():
+        print(f"\n{schedulers} schedulers: {statistics}")
+
+
 # --- step by step -------------------------------------------------------------------------------
 
 

@@ -231,7 +231,7 @@ async def turmoil(peer, seconds, seed, schedulers=1):
                 await pool.heal()
             await pods.fill()
             for name in sorted(set.union(*pods.alive.values())):
-                await cluster.bound(name, timeout=60)
+                await cluster.bound(name)
             assert choices == [], f"seed {seed}"
             assert await cluster.problems() == [], f"seed {seed}"
             for task in watching:

@@ -19,7 +19,7 @@ def call(url: str, method: str = "GET", body: dict | None = None) -> dict:
     request = urllib.request.Request(url, method=method, data=json.dumps(body).encode() if body else None)
     request.add_header("Authorization", "Bearer admintoken")
     request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, context=ssl._create_unverified_context(), timeout=10) as answer:
+    with urllib.request.urlopen(request, context=ssl._create_unverified_context(), timeout=60) as answer:
         return json.loads(answer.read())
 
 

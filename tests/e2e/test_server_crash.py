@@ -107,7 +107,7 @@ async def one_round(session: aiohttp.ClientSession, server: Server, ledger: Ledg
     jobs = [asyncio.create_task(write_forever(session, server, ledger, number)) for number in range(WRITERS)]
     jobs.append(asyncio.create_task(watch_until_cut(session, server, ledger)))
     await asyncio.sleep(seconds)
-    async with asyncio.timeout(30):  # on a busy machine the first answer takes its time
+    async with asyncio.timeout(60):  # on a busy machine the first answer takes its time
         while not ledger.acknowledged_versions:
             await asyncio.sleep(0.01)
     await server.kill()
@@ -132,7 +132,7 @@ async def check(session: aiohttp.ClientSession, server: Server, ledger: Ledger) 
             assert version == 0 or stored[name][1] in ledger.unanswered[name]
     current = int(document["metadata"]["resourceVersion"])
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             watching = asyncio.create_task(watch_until_cut(session, server, ledger))
             newest = max((entry[0] for entry in stored.values()), default=0)
             while ledger.position < newest:

@@ -2,10 +2,12 @@
 
 Theory of operation. A write is checked and numbered at once, in the event loop,
 against the state *including* writes that are still on their way to disk; then
-it is queued. One writer thread takes everything that is queued, appends it in
-one transaction (WAL, synchronous=FULL: the commit waits for the disk) and hands
-it back to the loop, which makes it visible and acknowledges it. Concurrent
-requests therefore share a disk flush, and nobody sees what a crash could undo.
+it waits for its batch. One writer thread appends a batch in one transaction (WAL,
+synchronous=FULL: the commit waits for the disk) and hands it back to the loop, which
+makes it visible, acknowledges it, and hands over the next batch: all that was written
+meanwhile. Concurrent requests therefore share a disk flush, and nobody sees what a
+crash could undo. The thread gets a batch at the end of a turn of the loop and one at a time,
+because a thread that wakes up while the loop works takes the interpreter away from it.
 
 A write that meets a newer one still on its way waits for that one before it
 reports the conflict, so that a caller who reads and retries finds the winner.
@@ -97,7 +99,9 @@ class SqliteStore(MemoryStore):
         self._in_flight: dict[str, _Append] = {}
         self._epoch = 0
         self._failed_epoch = -1  # written by the writer thread only
-        self._queue: queue.SimpleQueue[_Append | _Forget | None] = queue.SimpleQueue()
+        self._waiting: list[_Append | _Forget] = []  # for the next batch
+        self._is_flushing = False  # a batch is with the writer thread, or about to be
+        self._queue: queue.SimpleQueue[list[_Append | _Forget] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_forever, name="store-writer", daemon=True)
         self._writer.start()
 
@@ -130,7 +134,7 @@ class SqliteStore(MemoryStore):
             if event.record is None:
                 rows.append((event.revision,))
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put(_Forget(self._compacted, rows, done))
+        self._submit(_Forget(self._compacted, rows, done))
         await done
 
     def close(self) -> None:
@@ -138,6 +142,7 @@ class SqliteStore(MemoryStore):
         if self._closed:
             return
         super().close()
+        self._flush()
         self._queue.put(None)
         self._writer.join()
         self._database.close()
@@ -161,11 +166,25 @@ class SqliteStore(MemoryStore):
         append = _Append(event, self._epoch, loop.create_future())
         self._next_revision += 1
         self._in_flight[event.key] = append
-        self._queue.put(append)
+        self._submit(append)
         # The write happens even if the request that asked for it goes away.
         await asyncio.shield(append.done)
 
+    def _submit(self, item: _Append | _Forget) -> None:
+        self._waiting.append(item)
+        if not self._is_flushing:
+            self._is_flushing = True
+            item.done.get_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Hand the next batch to the writer thread, if there is one."""
+        batch, self._waiting = self._waiting[:LARGEST_BATCH], self._waiting[LARGEST_BATCH:]
+        self._is_flushing = bool(batch)
+        if batch:
+            self._queue.put(batch)
+
     def _committed(self, batch: Sequence[_Append | _Forget]) -> None:
+        self._flush()
         for item in batch:
             if isinstance(item, _Append):
                 self.commit((item.event,))
@@ -175,6 +194,7 @@ class SqliteStore(MemoryStore):
                 item.done.set_result(None)
 
     def _refused(self, batch: Sequence[_Append | _Forget], why: str) -> None:
+        self._flush()
         failed = [item for item in batch if isinstance(item, _Append)]
         if any(item.epoch == self._epoch for item in failed):
             # Later writes were checked against these; they fail too, and numbering starts anew.
@@ -189,21 +209,8 @@ class SqliteStore(MemoryStore):
     # --- the writer thread's side --------------------------------------------
 
     def _write_forever(self) -> None:
-        while True:
-            item = self._queue.get()
-            batch: list[_Append | _Forget] = []
-            while item is not None:
-                batch.append(item)
-                if len(batch) >= LARGEST_BATCH:
-                    break
-                try:
-                    item = self._queue.get_nowait()
-                except queue.Empty:
-                    break
-            if batch:
-                self._write(batch)
-            if item is None:
-                return
+        while (batch := self._queue.get()) is not None:
+            self._write(batch)
 
     def _write(self, batch: list[_Append | _Forget]) -> None:
         loop = batch[0].done.get_loop()
