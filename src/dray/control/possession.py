@@ -40,9 +40,9 @@ from dray.control.published import (
     DeviceKey,
     DeviceT,
     Draw,
-    Inventory,
     PoolFacts,
     PoolKey,
+    Pools,
     PublishedSlice,
     amount,
 )
@@ -229,12 +229,12 @@ class Book(Generic[DeviceT]):
     """Who holds what, and what there is; see the module docstring. Not for several threads."""
 
     def __init__(self) -> None:
-        self.inventory: Inventory[DeviceT] = Inventory()
+        self.pools: Pools[DeviceT] = Pools()
         self._holders: dict[DeviceKey, dict[str, tuple[Hold, ...]]] = {}  # -> claim uid -> its states
 
     def set_slice(self, old: PublishedSlice[DeviceT] | None, new: PublishedSlice[DeviceT] | None) -> None:
         """Take note of a slice that came, changed or went."""
-        self.inventory.set_slice(old, new)
+        self.pools.set_slice(old, new)
 
     def take(self, uid: str, holds: Holds) -> None:
         """Enter a state of a claim."""
@@ -273,10 +273,10 @@ class Book(Generic[DeviceT]):
     def involved(self, uid: str, holds: Holds) -> Iterator[str]:
         """Yield the other claims that an objection may be due to, some more than once."""
         for driver, pool, device in holds:
-            facts = self.inventory.facts((driver, pool, device))
+            facts = self.pools.facts((driver, pool, device))
             names = {device}
             for draw in facts.draws if facts is not None else ():
-                names.update(self.inventory.drawers((driver, pool), draw.counter_set))
+                names.update(self.pools.drawers((driver, pool), draw.counter_set))
             for name in names:
                 for other in self._holders.get((driver, pool, name), _NOBODY):
                     if other != uid:
@@ -296,7 +296,7 @@ class Book(Generic[DeviceT]):
                         return Objection(Rule.HELD, key, other)
                 others.append(states)
                 holder = holder or other
-            facts = self.inventory.facts(key)
+            facts = self.pools.facts(key)
             if facts is None:
                 continue
             if hold.consumed:
@@ -312,7 +312,7 @@ class Book(Generic[DeviceT]):
         return None
 
     def _overdrawn(self, uid: str, key: PoolKey, names: set[str], counts: Counts | None) -> Objection | None:
-        pool = self.inventory.pool(key)
+        pool = self.pools.pool(key)
         assert pool is not None
 
         def is_held(name: str) -> bool:

@@ -191,7 +191,7 @@ class PoolFacts(Generic[DeviceT]):
         return self._drawers.get(counter_set, ())
 
 
-class Inventory(Generic[DeviceT]):
+class Pools(Generic[DeviceT]):
     """Follows slices and answers what a pool has."""
 
     def __init__(self) -> None:

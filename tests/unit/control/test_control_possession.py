@@ -311,7 +311,7 @@ def test_older_generations_say_nothing():
     book = book_of("g", SHARED, part("p0"), set="9")
     newer = published({**SHARED, "capacity": {"mem": {"value": "1"}}}, part("p0"), name="new", generation=2)
     book.set_slice(None, newer)
-    assert book.inventory.facts(("d", "p", "g")) is None
+    assert book.pools.facts(("d", "p", "g")) is None
     assert give(book, "a", share("1", "2")) is Rule.CAPACITY
     assert give(book, "a", "p0") is Rule.COUNTER  # the counters are those of the old generation
     book.set_slice(newer, None)
@@ -324,22 +324,22 @@ def test_a_slice_that_moves_to_another_pool_leaves_the_old_one():
     moved = msgspec.to_builtins(old)
     moved["spec"]["pool"]["name"] = "q"
     book.set_slice(old, msgspec.convert(moved, Slice))
-    assert book.inventory.facts(("d", "p", "g")) is None
-    assert book.inventory.facts(("d", "q", "g")) is not None
-    assert book.inventory.drawers(("d", "p"), "set") == ()
+    assert book.pools.facts(("d", "p", "g")) is None
+    assert book.pools.facts(("d", "q", "g")) is not None
+    assert book.pools.drawers(("d", "p"), "set") == ()
 
 
 def test_a_slice_that_was_never_seen_can_go():
     book = Book()
     book.set_slice(published("g"), None)
-    assert book.inventory.device(("d", "p", "g")) is None
+    assert book.pools.device(("d", "p", "g")) is None
 
 
 def test_names_that_nobody_publishes_do_not_pile_up():
     book = book_of("g")
     assert give(book, "a", "ghost", {"pool": "nowhere", "device": "g"}) is None
     book.set_slice(published("g"), None)
-    assert book.inventory._slices == book.inventory._pools == {}
+    assert book.pools._slices == book.pools._pools == {}
 
 
 def test_whole_slices_are_read_like_light_ones():
@@ -351,7 +351,7 @@ def test_whole_slices_are_read_like_light_ones():
         assert give(book, "a", share("1", "10"), "p0", "bare") is None
         assert give(book, "b", share("2", "1")) is Rule.CAPACITY
     assert give(whole, "b", "odd") is None
-    assert whole.inventory.device(("d", "p", "p0")).name == "p0"
+    assert whole.pools.device(("d", "p", "p0")).name == "p0"
 
 
 # --- who is concerned -----------------------------------------------------------

@@ -183,7 +183,7 @@ class Judge:
     def _flaw(self, results: Sequence[Result], holds: Holds) -> Refused | None:
         """Say what is wrong with a wish by itself, whoever else holds what."""
         for key, hold in holds.items():
-            facts = self.book.inventory.facts(key)
+            facts = self.book.pools.facts(key)
             if facts is None:
                 return _refused(key, "is not published, as far as the guard has seen")
             if hold.shares and not facts.is_shareable:

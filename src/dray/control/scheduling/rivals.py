@@ -92,4 +92,4 @@ class Rivals:
 
     def device_of(self, result: DeviceRequestAllocationResult) -> Device | None:
         """Return the device of a result as it is published now."""
-        return self._book.inventory.device((result.driver, result.pool, result.device))
+        return self._book.pools.device((result.driver, result.pool, result.device))
