@@ -29,7 +29,7 @@ async def check(folder, driver, **options):
     settings = Settings(node_name=NODE, kubelet_dir=folder, cdi_dir=folder / "cdi")
     async with serving_driver(driver, api.client(), settings):
         kit = Kit(
-            api.client(), folder / "plugins_registry", [folder / "cdi"], NODE, wait_seconds=1.0, **options
+            api.client(), folder / "plugins_registry", [folder / "cdi"], NODE, wait_seconds=60.0, **options
         )
         return {outcome.check: outcome for outcome in await kit.run()}
 
@@ -61,7 +61,7 @@ async def test_a_driver_killed_in_between_passes(folder):
         folder / "plugins_registry",
         [folder / "cdi"],
         NODE,
-        wait_seconds=5,
+        wait_seconds=60,
         start=start,
         kill=kill,
     )
@@ -136,7 +136,7 @@ async def test_a_pool_with_missing_slices_fails(folder):
             "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 2},
         }
         api.put("/apis/resource.k8s.io/v1/resourceslices/one", {"spec": {**spec, "devices": [{"name": "a"}]}})
-        kit = Kit(api.client(), folder / "plugins_registry", [folder / "cdi"], NODE, wait_seconds=0.5)
+        kit = Kit(api.client(), folder / "plugins_registry", [folder / "cdi"], NODE, wait_seconds=1.0)
         outcomes = {outcome.check: outcome for outcome in await kit.run()}
     assert "2 slices promised, 1 published" in outcomes["publishes complete pools"].detail
 

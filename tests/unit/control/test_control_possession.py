@@ -18,11 +18,11 @@ from dray.control.possession import (
     spell,
 )
 
-WHOLE = Hold(frozenset(), {})
+WHOLE = Hold((), {})
 
 
 def hold(*shares, **consumed):
-    return Hold(frozenset(shares), {name: value * 10**9 for name, value in consumed.items()})
+    return Hold(shares, {name: value * 10**9 for name, value in consumed.items()})
 
 
 def given(*each, view=Result):
@@ -94,15 +94,15 @@ def test_administrative_access_holds_nothing():
 
 
 def test_shares_of_one_claim_add_up():
-    assert holds_of(given(share("1", "2"), share("2", "500m"), {"device": "s", "shareID": "3"})) == {
-        ("d", "p", "s"): Hold(frozenset("123"), {"mem": 2_500_000_000})
+    assert holds_of(given(share("2", "500m"), share("1", "2"), {"device": "s", "shareID": "3"})) == {
+        ("d", "p", "s"): Hold(("1", "2", "3"), {"mem": 2_500_000_000})
     }
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_one_entry_for_the_whole_device_takes_all_of_it(order):
     [found] = holds_of(given(*[share("1", "2"), "s"][::order])).values()
-    assert found == Hold(frozenset(), {"mem": 2 * 10**9})
+    assert found == Hold((), {"mem": 2 * 10**9})
 
 
 def test_less_than_nothing_is_nothing():

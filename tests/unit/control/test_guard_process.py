@@ -90,7 +90,7 @@ async def running(api, *, is_awaited=True, may_judge=lambda: True, **more):
 
 
 async def until(condition, task=None):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             if task is not None and task.done():
                 task.result()

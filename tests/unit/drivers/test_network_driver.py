@@ -165,11 +165,11 @@ def veth():
 
 @pytest.fixture
 def container():
-    process = subprocess.Popen(["unshare", "-n", "sleep", "60"])
+    process = subprocess.Popen(["unshare", "-n", "sleep", "600"])
     mine = os.stat("/proc/self/ns/net").st_ino
-    for _ in range(200):
-        if os.stat(f"/proc/{process.pid}/ns/net").st_ino != mine:
-            break
+    limit = time.monotonic() + 30
+    while os.stat(f"/proc/{process.pid}/ns/net").st_ino == mine:
+        assert time.monotonic() < limit, "unshare does not come to its point"
         time.sleep(0.01)
     yield process
     process.kill()

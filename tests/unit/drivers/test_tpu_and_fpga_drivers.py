@@ -109,7 +109,7 @@ def card(tmp_path):
     write(manager / "state", "operating")
     write(firmware / "matmul.bin", "bits")
     write(dev / "fpga0", "")
-    return FpgaDriver(sysfs, dev, firmware, timeout=1.0), manager
+    return FpgaDriver(sysfs, dev, firmware, timeout=30.0), manager
 
 
 def config(**fields):

@@ -38,7 +38,7 @@ class Cluster:
             folder,
             cdi_dirs=[folder / "cdi"],
             backoff=Backoff(0.05, 0.2),
-            **{"reconcile_seconds": 0.2, "wipe_after_seconds": 0.3, "serves": False, **settings},
+            **{"reconcile_seconds": 0.2, "wipe_after_seconds": 60.0, "serves": False, **settings},
         )
         self.driver_settings = Settings(node_name=NODE, kubelet_dir=folder, cdi_dir=folder / "cdi")
 
@@ -224,15 +224,17 @@ async def test_health_reaches_the_pod_status(tmp_path):
         assert entry["resources"][0]["resourceID"].startswith(f"k8s.{DRIVER}/claim=")
 
 
-async def test_slices_are_wiped_when_the_driver_stays_away(cluster):
+async def test_slices_are_wiped_when_the_driver_stays_away(tmp_path):
+    cluster = Cluster(tmp_path, wipe_after_seconds=0.3)
+
     def slices():
         return [path for path in cluster.api.objects if "resourceslices" in path]
 
     async with running_agent(cluster.api.client(), cluster.settings) as agent:
         async with serving_driver(cluster.driver, cluster.api.client(), cluster.driver_settings) as driver:
-            await asyncio.wait_for(driver.publisher.wait_published(), 5)
+            await asyncio.wait_for(driver.publisher.wait_published(), 60)
             await eventually(agent.plugins.drivers)
-        assert slices()
+            await eventually(slices)
         await eventually(lambda: not slices(), what="slices wiped")
 
 
@@ -286,11 +288,14 @@ async def test_containers_survive_the_agent_and_are_adopted(cluster):
 
 
 async def test_a_container_that_ended_while_no_agent_was_there_is_reported(cluster):
+    go, over = cluster.folder / "go", cluster.folder / "over"
     async with running_agent(cluster.api.client(), cluster.settings):
-        box = container(script="sleep 0.3; echo last words; exit 7")
-        cluster.api.put(pod_path(), pod(claims=(), containers=[box]))
+        script = f"while [ ! -e {go} ]; do sleep 0.05; done; echo last words; touch {over}; exit 7"
+        cluster.api.put(pod_path(), pod(claims=(), containers=[container(script=script)]))
         await cluster.phase("Running")
-    await asyncio.sleep(0.5)
+    go.touch()
+    await eventually(over.exists)
+    await asyncio.sleep(0.1)
     async with running_agent(cluster.api.client(), cluster.settings):
         await cluster.phase("Failed")
         assert cluster.log() == "last words\n"
@@ -397,9 +402,13 @@ async def test_a_command_that_is_missing_is_explained(cluster):
 
 async def test_the_agent_waits_for_an_api_server_that_is_away(cluster):
     async with cluster.up():
-        add_pod(cluster.api, containers=[container(script="sleep 0.2", claims=[{"name": "reader-light"}])])
+        go, over = cluster.folder / "go", cluster.folder / "over"
+        script = f"while [ ! -e {go} ]; do sleep 0.05; done; touch {over}"
+        add_pod(cluster.api, containers=[container(script=script, claims=[{"name": "reader-light"}])])
         await cluster.phase("Running")
         cluster.api.is_away = True
-        await asyncio.sleep(0.6)
+        go.touch()
+        await eventually(over.exists)
+        await asyncio.sleep(0.4)
         cluster.api.is_away = False
         await cluster.phase("Succeeded")

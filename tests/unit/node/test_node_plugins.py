@@ -82,7 +82,7 @@ class FakePlugin:
 
 
 @contextlib.asynccontextmanager
-async def registry(folder, wipe_after=0.2):
+async def registry(folder, wipe_after=60.0):
     away = []
 
     async def on_away(driver):
@@ -96,6 +96,11 @@ async def registry(folder, wipe_after=0.2):
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def is_connected(found):
+    """Whether a driver is registered and no clock runs after which it would count as away."""
+    return found.drivers() and not found._wipes
 
 
 @pytest.mark.parametrize(
@@ -160,9 +165,10 @@ async def test_claims_that_the_answer_leaves_out_are_errors(tmp_path):
 
 async def test_of_two_instances_the_newer_is_used_until_it_leaves(tmp_path):
     async with registry(tmp_path) as found, FakePlugin(tmp_path, instance="-old").up():
-        await eventually(found.drivers)
+        await eventually(lambda: is_connected(found))
         async with FakePlugin(tmp_path, instance="-new").up():
             await eventually(lambda: found.find("d.example.com").endpoint.endswith("s-new.sock"))
+            found._wipe_after = 0.2
         await eventually(lambda: found.find("d.example.com").endpoint.endswith("s-old.sock"))
         await asyncio.sleep(0.3)
         assert found.away == []
@@ -171,7 +177,8 @@ async def test_of_two_instances_the_newer_is_used_until_it_leaves(tmp_path):
 async def test_a_driver_that_stays_away_is_reported_once(tmp_path):
     async with registry(tmp_path) as found:
         async with FakePlugin(tmp_path).up():
-            await eventually(found.drivers)
+            await eventually(lambda: is_connected(found))
+            found._wipe_after = 0.2
         await eventually(lambda: found.away)
         await asyncio.sleep(0.3)
         assert found.away == ["d.example.com"]
@@ -180,14 +187,15 @@ async def test_a_driver_that_stays_away_is_reported_once(tmp_path):
 
 
 async def test_a_driver_that_comes_back_in_time_is_not_missed(tmp_path):
-    async with registry(tmp_path, wipe_after=1.0) as found:
+    async with registry(tmp_path) as found:
         async with FakePlugin(tmp_path).up():
-            await eventually(found.drivers)
+            await eventually(lambda: is_connected(found))
         await eventually(lambda: not found.drivers())
+        (clock,) = found._wipes.values()
         async with FakePlugin(tmp_path).up() as plugin:
-            await eventually(found.drivers)
+            await eventually(lambda: is_connected(found))
             assert plugin.statuses == [(True, "")]
-            await asyncio.sleep(1.0)
+            await eventually(clock.cancelled)
         assert found.away == []
 
 

@@ -211,7 +211,7 @@ async def test_following_ends_when_the_container_has(tmp_path):
     await asyncio.sleep(0.05)
     log.write("stdout", [(b"second", True)])
     over.set()
-    await asyncio.wait_for(task, 2)
+    await asyncio.wait_for(task, 60)
     assert b"".join(found) == b"first\nsecond\n"
     log.close()
 

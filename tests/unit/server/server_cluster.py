@@ -60,7 +60,7 @@ class Client:
         assert isinstance(response.body, bytes), "a stream; use `watch`"
         return Reply(response.status, response.body, response.headers)
 
-    async def watch(self, target: str, events: int, seconds: float = 2.0) -> list[dict[str, Any]]:
+    async def watch(self, target: str, events: int, seconds: float = 60.0) -> list[dict[str, Any]]:
         response = await self._respond("GET", target, None, "", "admin", "")
         assert not isinstance(response.body, bytes)
         seen: list[dict[str, Any]] = []

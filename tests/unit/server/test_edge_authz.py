@@ -197,10 +197,15 @@ def test_a_repeated_question_costs_microseconds(world):
         world.bind("view", {"kind": "User", "name": f"user{number}"}, f"ns{number}", name="v")
     asked = Attributes(ANN, "list", "", "pods", namespace="ns7")
     world.authorizer.authorize(asked)
-    start = time.perf_counter()
-    for _ in range(2000):
-        world.authorizer.authorize(asked)
-    assert (time.perf_counter() - start) / 2000 < 100e-6
+
+    def seconds_each(count=100):
+        start = time.perf_counter()
+        for _ in range(count):
+            world.authorizer.authorize(asked)
+        return (time.perf_counter() - start) / count
+
+    # The quickest of many: whatever else the machine does, it does not do it all the time.
+    assert min(seconds_each() for _ in range(20)) < 100e-6
 
 
 def test_what_strangers_ask_does_not_fill_the_memory(world):

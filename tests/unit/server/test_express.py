@@ -57,7 +57,7 @@ async def served():
     await front.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             yield echo, front, reader, writer
     finally:
         writer.close()
