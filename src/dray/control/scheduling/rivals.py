@@ -58,15 +58,15 @@ class Rivals:
             self._forget(old.metadata.uid)
         if new is not None and after is not None:
             uid = new.metadata.uid
-            self._forget(uid)
+            if uid in self._given:
+                self._forget(uid)
             holds = holds_of(after.devices.results)
             self._given[uid] = (int(new.metadata.resource_version or 0), holds)
             self._book.take(uid, holds)
 
     def _forget(self, uid: str) -> None:
-        given = self._given.pop(uid, None)
-        if given is not None:
-            self._book.release(uid, given[1])
+        _, holds = self._given.pop(uid, (0, {}))
+        self._book.release(uid, holds)
 
     # --- judging ----------------------------------------------------------------
 
