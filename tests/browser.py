@@ -102,6 +102,18 @@ class Page:
         Path(path).write_bytes(base64.b64decode(data["data"]))
 
 
+async def _tabs(session, port):
+    """The port is there before the first tab is."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(aiohttp.ClientConnectionError):
+                async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
+                    found = [tab for tab in await answer.json() if tab["type"] == "page"]
+                if found:
+                    return found
+            await asyncio.sleep(0.1)
+
+
 @contextlib.asynccontextmanager
 async def browser_page():
     """Start chromium and open a tab."""
@@ -119,8 +131,7 @@ async def browser_page():
                 await asyncio.sleep(0.1)
             port = port_file.read_text().split()[0]
             async with aiohttp.ClientSession() as session:
-                async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                    tabs = [tab for tab in await answer.json() if tab["type"] == "page"]
+                tabs = await _tabs(session, port)
                 async with session.ws_connect(tabs[0]["webSocketDebuggerUrl"], max_msg_size=0) as socket:
                     page = Page(socket)
                     for domain in ("Page", "Runtime", "Log"):

@@ -211,7 +211,14 @@ class Player:
 
     async def do_expect(self, checks: list[Object]) -> None:
         """Look until every check holds."""
-        end = time.monotonic() + self.patience
+        await self._look(checks, self.patience)
+
+    async def do_glance(self, checks: list[Object]) -> None:
+        """Look for a moment only: for what has happened already, or never will."""
+        await self._look(checks, 2.0)
+
+    async def _look(self, checks: list[Object], seconds: float) -> None:
+        end = time.monotonic() + seconds
         while True:
             wrong = [complaint for check in checks if (complaint := await self._complaint(check))]
             if not wrong:

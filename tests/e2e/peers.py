@@ -7,6 +7,7 @@ missing the tests that need them are skipped, and say so.
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -44,10 +45,15 @@ def kubernetes_binaries() -> Path | None:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody uses just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Return a port of 127.0.0.1 that nobody uses just now.
+
+    It is below those that systems give out by themselves: those may be gone before our process takes it.
+    """
+    while True:
+        port = random.SystemRandom().randrange(12000, 30000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Processes:
@@ -76,17 +82,17 @@ class Processes:
             if process.poll() is not None:
                 raise RuntimeError(f"{name} ended with {process.returncode}:\n{self.log(name)}")
 
-    def stop(self) -> None:
+    def stop(self, number: int) -> None:
         """End all, the last one first."""
         for _, process in reversed(self._running):
             if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(number)
         for _, process in reversed(self._running):
             try:
                 process.wait(5)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(5)
+                process.wait(60)
 
 
 class Peer:
@@ -99,23 +105,26 @@ class Peer:
 
 
 @contextlib.contextmanager
-def _workplace(prefix: str):
+def _workplace(prefix: str, end: int):
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     processes = Processes(folder)
     try:
         yield folder, processes
     finally:
-        processes.stop()
+        processes.stop(end)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def kubernetes(gates: str = "", runtime_config: str = "api/all=true", controllers: str = CONTROLLERS):
-    """Run etcd, kube-apiserver and kube-controller-manager (unless without controllers) on loopback."""
+    """Run etcd, kube-apiserver and kube-controller-manager (unless without controllers) on loopback.
+
+    In the end they are killed: nothing of theirs is kept, and to say goodbye takes them many seconds.
+    """
     binaries = kubernetes_binaries()
     if binaries is None:
         pytest.skip(f"no kube-apiserver under {CACHE}: run tools/peers/build")
-    with _workplace("dray-kube-") as (folder, processes):
+    with _workplace("dray-kube-", signal.SIGKILL) as (folder, processes):
         port, etcd_port, peer_port = free_port(), free_port(), free_port()
         etcd, peer = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
         processes.start(
@@ -156,7 +165,7 @@ def kubernetes(gates: str = "", runtime_config: str = "api/all=true", controller
 @contextlib.contextmanager
 def dray_server(gates: str = "", controllers: str = "*"):
     """Run `dray server --in-memory` and `dray controllers`, each as a process."""
-    with _workplace("dray-own-") as (folder, processes):
+    with _workplace("dray-own-", signal.SIGTERM) as (folder, processes):
         kubeconfig = folder / "kubeconfig"
         command = [sys.executable, "-m", "dray", "server", "--in-memory", "--secure-port", "0"]
         command += ["--bind-address", "127.0.0.1", "--kubeconfig", kubeconfig]
@@ -171,7 +180,7 @@ def dray_server(gates: str = "", controllers: str = "*"):
         yield Peer("dray", kubeconfig, processes)
 
 
-def _until(condition, processes: Processes, timeout: float = 60.0) -> None:
+def _until(condition, processes: Processes, timeout: float = 120.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         processes.check()
@@ -187,7 +196,7 @@ def _until_ready(url: str, processes: Processes) -> None:
     def answers() -> bool:
         try:
             request = urllib.request.Request(url, headers={"Authorization": "Bearer admintoken"})
-            with urllib.request.urlopen(request, timeout=2, context=context) as response:
+            with urllib.request.urlopen(request, timeout=10, context=context) as response:
                 return response.status == 200
         except (OSError, urllib.error.URLError):
             return False

@@ -110,6 +110,7 @@ def test_a_command_that_cannot_start_ends_the_run(up):
     code, _, err = up.dray("run", "--device", "gpu.nvidia.com", "--", "/no/such/binary")
     assert code == 127
     assert "not started: RunContainerError" in err
+    up.eventually(up.has_no_claims)
 
 
 def test_ctrl_c_deletes_the_pod_and_the_claim(up):
@@ -127,7 +128,7 @@ def test_a_detached_command_goes_on_and_is_seen_by_the_other_commands(up):
         "run", "--detach", "--name", "hog", "--device", "gpu.nvidia.com", "--count", "8", "--", "sleep", "600"
     )
     assert (code, out) == (0, "hog\n")
-    up.eventually(lambda: up.look().claims[0].status.reserved_for)
+    up.eventually(lambda: any(pod.metadata.name == "hog" and pod.spec.node_name for pod in up.look().pods))
     assert up.data_of("get", "claims", "hog")[0]["state"] == "reserved"
     assert "default/hog (hog)" in up.dray("top", "--once")[1]
     code, text, _ = up.dray("explain", "pod", "hog")

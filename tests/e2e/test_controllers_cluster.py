@@ -355,11 +355,11 @@ async def test_a_deleted_namespace_is_emptied_first(controlled):
 
 
 @contextlib.asynccontextmanager
-async def impatient_lifecycle(cluster, clock=lambda: datetime.now(UTC)):
-    """Run the node controller in this process: two seconds of silence are too long for it."""
+async def impatient_lifecycle(cluster, clock=lambda: datetime.now(UTC), *, grace=4):
+    """Run the node controller in this process: some seconds of silence are too long for it."""
     client = Client.connect(cluster.peer.kubeconfig)
     caches = Caches(client)
-    controller = NodeLifecycle(caches, clock, grace=timedelta(seconds=2), lost_node_grace=0.5)
+    controller = NodeLifecycle(caches, clock, grace=timedelta(seconds=grace), lost_node_grace=0.5)
     task = asyncio.create_task(run_controllers(caches, [controller]))
     try:
         yield controller
@@ -426,7 +426,8 @@ async def test_a_wall_clock_that_jumps_costs_no_node_its_life(controlled):
         offset = timedelta(0)
         beating = asyncio.create_task(beat(cluster, node))
         try:
-            async with impatient_lifecycle(cluster, lambda: datetime.now(UTC) + offset) as controller:
+            clock = lambda: datetime.now(UTC) + offset  # noqa: E731
+            async with impatient_lifecycle(cluster, clock, grace=30) as controller:
                 for hours in (5, -5, 48):
                     offset = timedelta(hours=hours)
                     before = controller._heard.get(node, 0.0)

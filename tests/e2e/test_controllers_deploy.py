@@ -53,7 +53,7 @@ async def running(cluster, name, *arguments):
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(SOON)
         processes._running.remove((name, process))
     assert "orbidden" not in processes.log(name), processes.log(name)
 

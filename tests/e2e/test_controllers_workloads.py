@@ -17,10 +17,14 @@ async def staged(peer, *, broken=None):
     async with Cluster(peer) as cluster:
         at_work = cluster.kubelet_at_work = asyncio.Event()
         at_work.set()
+        resting = cluster.kubelet_resting = asyncio.Event()
 
         async def play_kubelet():
             while True:
-                await at_work.wait()
+                if not at_work.is_set():
+                    resting.set()
+                    await at_work.wait()
+                    resting.clear()
                 for pod in (await cluster.client.list(kinds.PODS, cluster.namespace)).items:
                     image = pod["spec"]["containers"][0]["image"]
                     if pod["status"].get("phase") == "Pending" and image != broken:
@@ -215,10 +219,15 @@ async def test_a_job_that_fails_too_often_fails(controlled):
 
 async def test_a_job_past_its_deadline_fails_and_expires(controlled):
     async with staged(controlled) as cluster:
-        await run_job(cluster, "train", activeDeadlineSeconds=1, ttlSecondsAfterFinished=1)
+        await run_job(cluster, "train", activeDeadlineSeconds=600)
         await pods_running(cluster, 1)
+        # Set one after the other, so that everything can be seen however slow the machine is.
+        patch = {"spec": {"activeDeadlineSeconds": 1}}
+        await cluster.client.patch(kinds.JOBS, "train", patch, cluster.namespace)
         _, condition = await job_ends(cluster, "train")
         assert (condition["type"], condition["reason"]) == ("Failed", "DeadlineExceeded")
+        patch = {"spec": {"ttlSecondsAfterFinished": 1}}
+        await cluster.client.patch(kinds.JOBS, "train", patch, cluster.namespace)
         await gone(cluster, kinds.JOBS, "train", cluster.namespace)
 
 
@@ -279,6 +288,7 @@ async def test_a_budget_lets_go_only_as_many_as_it_may(controlled):
         await allowed(1)
         names = [pod["metadata"]["name"] for pod in await pods_of(cluster)]
         cluster.kubelet_at_work.clear()  # no replacement becomes ready, so none makes room for another to go
+        await cluster.kubelet_resting.wait()
         results = await asyncio.gather(*map(evict, names), return_exceptions=True)
         granted = [each for each in results if not isinstance(each, BaseException)]
         refused = [each for each in results if isinstance(each, (TooManyRequests, Conflict))]

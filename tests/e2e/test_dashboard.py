@@ -70,7 +70,7 @@ async def test_the_dashboard_shows_the_cluster_lives_and_keeps_to_itself(system,
             "[...document.querySelectorAll('.device.held')].map(d => d.textContent).find(t => t.includes('3g.20gb'))"
         )
         assert label
-        share = await page.run(
+        share = await page.until(
             "document.querySelector('.device.held[aria-label*=\"demo/share\"] rect').getAttribute('width')"
         )
         assert 20 < float(share) < 30  # 12 of 45 GiB, to scale

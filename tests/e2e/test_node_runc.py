@@ -100,7 +100,7 @@ async def cluster(monkeypatch):
 
         async def phase(self, phase, name="reader"):
             await eventually(
-                lambda: self.status(name).get("phase") == phase, 15, f"{phase}: {self.status(name)}"
+                lambda: self.status(name).get("phase") == phase, what=f"{phase}: {self.status(name)}"
             )
 
     yield Cluster()
@@ -119,8 +119,8 @@ async def test_a_container_has_its_device_and_its_neighbour_cannot_even_make_it(
         cluster.api.put(
             pod_path("stranger"), pod("stranger", claims=(), containers=[container(script=look + steal)])
         )
-        await eventually(lambda: "end" in cluster.log("mine") and "end" in cluster.log("neighbour"), 15)
-        await eventually(lambda: "end" in cluster.log("main", "stranger"), 15)
+        await eventually(lambda: "end" in cluster.log("mine") and "end" in cluster.log("neighbour"))
+        await eventually(lambda: "end" in cluster.log("main", "stranger"))
         mine = cluster.log("mine")
         assert "lamp0" in mine
         assert "turn it on" in mine
@@ -142,7 +142,7 @@ async def test_exit_codes_signals_and_exec_work(cluster):
         script = "trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.1; done"
         stored = pod("reader", claims=(), containers=[{**container(script=script), "image": "host"}])
         uid = cluster.api.put(pod_path(), stored)["metadata"]["uid"]
-        await eventually(lambda: "ready" in cluster.log(), 15)
+        await eventually(lambda: "ready" in cluster.log())
         from dray.node.runtime import ContainerId
 
         result = await agent.pods.runtime.run_in(
@@ -156,9 +156,9 @@ async def test_exit_codes_signals_and_exec_work(cluster):
             on_exit(which, code, reason),
         )
         await cluster.api.client().delete(PODS, "reader", "default", grace_seconds=10)
-        await eventually(lambda: pod_path() not in cluster.api.objects, 15)
+        await eventually(lambda: pod_path() not in cluster.api.objects)
         assert codes == [5]
-        await eventually(lambda: not list((cluster.root / "runc").glob("*")), 10)
+        await eventually(lambda: not list((cluster.root / "runc").glob("*")))
 
 
 async def test_a_container_survives_the_agent(cluster):
@@ -179,7 +179,7 @@ async def test_a_container_survives_the_agent(cluster):
             {"name": "go", "hostPath": {"path": str(cluster.root / "go"), "type": "DirectoryOrCreate"}}
         ]
         cluster.api.put(pod_path(), body)
-        await eventually(lambda: "one" in cluster.log(), 15)
+        await eventually(lambda: "one" in cluster.log())
     async with cluster.up():
         await asyncio.sleep(0.3)
         assert cluster.status()["phase"] == "Running"

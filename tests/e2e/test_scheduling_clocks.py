@@ -140,7 +140,7 @@ async def test_leaders_are_judged_by_renewals_and_not_by_their_clocks(peer):
             client = Client.connect(peer.kubeconfig)
             election = LeaderElection(
                 client, "clocks", name, cluster.namespace,
-                lease_duration=1, renew_deadline=0.8, retry_period=0.1, now=clock,
+                lease_duration=3, renew_deadline=2.5, retry_period=0.1, now=clock,
             )  # fmt: skip
 
             async def run():
@@ -159,7 +159,7 @@ async def test_leaders_are_judged_by_renewals_and_not_by_their_clocks(peer):
         try:
             for offset in (-HOUR, HOUR, -24 * HOUR):
                 clock.offset = offset
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(1.1)  # thrice: longer than the lease
                 assert leading == ["first"]
             lease = await cluster.client.get(kinds.LEASES, "clocks", cluster.namespace)
             assert lease["spec"]["leaseTransitions"] == 0

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import urllib.request
 
-from clusters import Cluster
+from clusters import PATIENCE, Cluster
 
 
 def start(peer, name, *flags):
@@ -28,7 +28,7 @@ def start(peer, name, *flags):
 async def line(process, pattern):
     """Wait for a line of output that matches."""
     while True:
-        text = await asyncio.wait_for(asyncio.to_thread(process.stdout.readline), 30)
+        text = await asyncio.wait_for(asyncio.to_thread(process.stdout.readline), PATIENCE)
         assert text, f"the process ended with {process.wait()}"
         found = re.search(pattern, text)
         if found:
@@ -50,10 +50,14 @@ async def test_the_command_schedules_and_tells_its_numbers(peer):
                     return answer.read().decode()
 
             assert await asyncio.to_thread(read, "/readyz") == "ok"
-            assert "dray_scheduler_bound_total 1" in await asyncio.to_thread(read, "/metrics")
+
+            async def counted():
+                return "dray_scheduler_bound_total 1" in await asyncio.to_thread(read, "/metrics")
+
+            await cluster.until(counted, "the binding is counted")
         finally:
             process.terminate()
-            assert await asyncio.to_thread(process.wait, 10) == 0
+            assert await asyncio.to_thread(process.wait, PATIENCE) == 0
             process.stdout.close()
 
 
@@ -67,7 +71,7 @@ async def test_a_standby_takes_over_when_the_leader_ends(peer):
         try:
             await line(second, "standing by")
             first.terminate()
-            assert await asyncio.to_thread(first.wait, 10) == 0
+            assert await asyncio.to_thread(first.wait, PATIENCE) == 0
             await line(second, "ready")
             await cluster.pod("p", nodeSelector={"case": cluster.namespace})
             assert await cluster.bound("p") == "a"

@@ -124,7 +124,7 @@ async def storm(peer, pods, seed, rate, schedulers=1):
                     int(name[1:]) % 10 in (1, 2) for name in names
                 )
 
-            await cluster.until(one_claim_each, f"one claim for each extended resource (seed {seed})", 30)
+            await cluster.until(one_claim_each, f"one claim for each extended resource (seed {seed})")
             assert await cluster.problems() == [], f"seed {seed}"
             await asyncio.gather(*(cluster.delete_pod(name) for name in names))
 
@@ -135,7 +135,7 @@ async def storm(peer, pods, seed, rate, schedulers=1):
                     "shared-1",
                 ] and len(claims) == 2
 
-            await cluster.until(all_free, f"everything is free again (seed {seed})", 60)
+            await cluster.until(all_free, f"everything is free again (seed {seed})")
         finally:
             for task in watching:
                 task.cancel()

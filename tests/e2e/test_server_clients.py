@@ -30,7 +30,7 @@ def test_the_official_client_creates_lists_watches_and_patches(tmp_path: Path) -
 
         def watch() -> None:
             stream = kubernetes.watch.Watch().stream(
-                custom.list_namespaced_custom_object, *claims, resource_version=version, timeout_seconds=10
+                custom.list_namespaced_custom_object, *claims, resource_version=version, timeout_seconds=60
             )
             for event in stream:
                 seen.append((event["type"], event["object"]["metadata"].get("labels")))
@@ -39,7 +39,7 @@ def test_the_official_client_creates_lists_watches_and_patches(tmp_path: Path) -
         watcher = threading.Thread(target=watch)
         watcher.start()
         custom.patch_namespaced_custom_object(*claims, "c", {"metadata": {"labels": {"a": "b"}}})
-        watcher.join(10)
+        watcher.join(60)
         assert seen == [("MODIFIED", {"a": "b"})]
         with pytest.raises(kubernetes.client.ApiException) as refused:
             custom.create_namespaced_custom_object(*claims, BODY)
@@ -62,7 +62,7 @@ async def test_an_asyncio_client_creates_lists_watches_and_patches(tmp_path: Pat
                 core.list_namespaced_config_map,
                 "default",
                 resource_version=made.metadata.resource_version,
-                timeout_seconds=10,
+                timeout_seconds=60,
             ) as stream:
                 async for event in stream:
                     assert (event["type"], event["object"].data) == ("MODIFIED", {"a": "2"})
