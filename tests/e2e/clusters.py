@@ -241,16 +241,24 @@ class Cluster:
             raise AssertionError(f"{error}; {status.get('conditions')}") from None
         return node.removesuffix(f"-{self.number}")
 
-    async def refused(self, name, timeout=PATIENCE):
-        """Wait until a pod is reported as unschedulable; return the message."""
+    async def refused(self, name, words="0/", timeout=PATIENCE):
+        """Wait until a pod is reported as unschedulable in these words; return the message.
+
+        Before the verdict ("0/3 nodes ...") there may be others: that it waits for its claim, for example.
+        """
+        said = []
 
         async def condition():
             for each in (await self.get_pod(name))["status"].get("conditions") or ():
                 if each["type"] == "PodScheduled" and each["status"] == "False":
-                    return each["message"]
+                    said[:] = [each["message"]]
+                    return each["message"] if words in each["message"] else None
             return None
 
-        return await self.until(condition, f"pod {name} refused", timeout)
+        try:
+            return await self.until(condition, f"pod {name} refused: {words}", timeout)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {said}") from None
 
     async def held(self, claim):
         """Return the devices that a claim holds, sorted."""

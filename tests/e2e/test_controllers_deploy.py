@@ -78,7 +78,7 @@ async def test_the_schedulers_rights_suffice(deployed):
                 assert await cluster.bound(name, SOON) == "a"
             # Refusals are written down, lower priorities evicted: those are rights as well.
             await cluster.pod("too-much", templates=["many"])
-            assert "0/" in await cluster.refused("too-much", SOON)
+            await cluster.refused("too-much")
 
             async def told():
                 events = (await cluster.client.list(kinds.EVENTS, cluster.namespace)).items

@@ -52,8 +52,7 @@ async def test_the_last_device_goes_to_one_pod_and_then_to_the_next(peer):
         await cluster.pod("first", templates=["one"])
         await cluster.bound("first")
         await cluster.pod("second", templates=["one"])
-        message = await cluster.refused("second")
-        assert "nodes" in message and "in use" in message
+        assert "nodes" in await cluster.refused("second", "in use")
         await cluster.delete_pod("first")
         assert await cluster.bound("second") == "a"
 
@@ -147,7 +146,7 @@ async def test_partitions_share_counters(peer):
             await cluster.pod(name, templates=["half"])
             await cluster.bound(name)
         await cluster.pod("r", templates=["any"])
-        assert "0/" in await cluster.refused("r")
+        await cluster.refused("r")
 
 
 async def test_shares_of_a_device_fit_until_its_capacity_is_used_up(peer):
@@ -181,7 +180,7 @@ async def test_a_tainted_device_needs_a_toleration(peer):
         await cluster.claim("tolerant", {"name": "req", "deviceClassName": gpu, "tolerations": [toleration]})
         await cluster.start_scheduler()
         await cluster.pod("p", claims=["plain"])
-        assert "taint" in await cluster.refused("p")
+        await cluster.refused("p", "taint")
         await cluster.pod("q", claims=["tolerant"])
         assert await cluster.bound("q") == "a"
 
@@ -222,7 +221,7 @@ async def test_a_missing_claim_is_named_and_waited_for(peer):
         gpu = await cluster.device_class()
         await cluster.start_scheduler()
         await cluster.pod("p", claims=["late"])
-        assert "late" in await cluster.refused("p")
+        await cluster.refused("p", "late")
         await cluster.claim("late", {"name": "req", "deviceClassName": gpu})
         assert await cluster.bound("p") == "a"
 

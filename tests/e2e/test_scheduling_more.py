@@ -29,7 +29,7 @@ async def test_an_extended_resource_is_served_by_devices(peer):
         assert len(claim["status"]["allocation"]["devices"]["results"]) == 2
         assert [each["uid"] for each in claim["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
         await cluster.pod("q", resources={"requests": {name: "2"}, "limits": {name: "2"}})
-        assert "0/" in await cluster.refused("q")
+        await cluster.refused("q")
         await cluster.delete_pod("p")
         assert await cluster.bound("q") == "a"
 
@@ -222,8 +222,7 @@ async def test_a_gang_starts_together_or_not_at_all(peer):
             await cluster.pod(f"p{index}", templates=["one"], schedulingGroup={"podGroupName": "gang"})
         if not (await cluster.get_pod("p0"))["spec"].get("schedulingGroup"):
             pytest.skip("this server drops spec.schedulingGroup")
-        message = await cluster.refused("p2")
-        assert "group" in message
+        await cluster.refused("p2", "group")
         pods = [await cluster.get_pod(f"p{index}") for index in range(3)]
         assert [pod["spec"].get("nodeName") for pod in pods] == [None, None, None]
         await cluster.devices(await cluster.node("b"), "g0")
