@@ -241,7 +241,7 @@ class Cluster:
             raise AssertionError(f"{error}; {status.get('conditions')}") from None
         return node.removesuffix(f"-{self.number}")
 
-    async def refused(self, name, words="0/", timeout=PATIENCE):
+    async def refused(self, name, timeout=PATIENCE, *, words="0/"):
         """Wait until a pod is reported as unschedulable in these words; return the message.
 
         Before the verdict ("0/3 nodes ...") there may be others: that it waits for its claim, for example.

@@ -183,7 +183,7 @@ async def test_devices_that_stand_for_cpus_use_up_the_node(gated):
         assert told["overhead"] == [{"name": "memory", "perPod": "1Gi", "perContainer": "512Mi"}]
         # A device is free, but the cpus it stands for are not: 1 + 4 + 4 is more than 8.
         await cluster.pod("q", templates=["four"])
-        await cluster.refused("q", "cpu")
+        await cluster.refused("q", words="cpu")
         await cluster.pod(
             "plain", resources={"requests": {"cpu": "3"}}, nodeSelector={"case": cluster.namespace}
         )

@@ -42,7 +42,7 @@ async def test_all_devices_are_taken_and_only_from_a_complete_pool(peer):
         await cluster.claim("all", {"name": "r", "deviceClassName": gpu, "allocationMode": "All"})
         await cluster.start_scheduler()
         await cluster.pod("p", claims=["all"])
-        await cluster.refused("p", "currently being updated")
+        await cluster.refused("p", words="currently being updated")
         await cluster.devices(node, "g2", count=2)
         assert await cluster.bound("p") == "a"
         assert await cluster.held("all") == ["g0", "g1", "g2"]
@@ -63,7 +63,7 @@ async def test_a_new_generation_replaces_the_devices_of_the_old_one(peer):
         results = (await cluster.claim_of("q"))["status"]["allocation"]["devices"]["results"]
         assert [each["device"] for each in results] == ["new-0"], "`old` is in use, whatever its generation"
         await cluster.pod("r", templates=["one"])
-        await cluster.refused("r", "in use")
+        await cluster.refused("r", words="in use")
 
 
 # --- admin access -------------------------------------------------------------------------
@@ -108,7 +108,7 @@ async def test_admin_access_that_is_withdrawn_before_the_allocation_is_explained
         await _label(cluster, None)
         await cluster.start_scheduler()
         await cluster.pod("p", claims=["look"])
-        await cluster.refused("p", "admin")
+        await cluster.refused("p", words="admin")
         await _label(cluster, "true")
         assert await cluster.bound("p") == "a"
 
@@ -192,7 +192,7 @@ async def test_allocating_needs_the_right_to_bind_claims(peer):
         )  # fmt: skip
         loop = await cluster.start_scheduler(wrap=lambda inner: As(inner, user))
         await cluster.pod("p", claims=["c"])
-        await cluster.refused("p", "resourceclaims/binding")
+        await cluster.refused("p", words="resourceclaims/binding")
         assert not (await cluster.get_claim("c")).get("status", {}).get("allocation")
         assert loop.statistics.bound == 0
         await _allow(cluster, "binding", user, _rule("update,patch", dra, "resourceclaims/binding"))
@@ -220,7 +220,7 @@ async def test_a_taint_rule_keeps_pods_away_until_it_is_gone(peer):
         [result] = (await cluster.claim_of("p"))["status"]["allocation"]["devices"]["results"]
         assert result["device"] == "g1"
         await cluster.pod("q", templates=["one"])
-        await cluster.refused("q", "taint")
+        await cluster.refused("q", words="taint")
         await cluster.client.delete(kinds.TAINT_RULES, name)
         assert await cluster.bound("q") == "a"
 
@@ -419,7 +419,7 @@ async def test_a_search_without_end_is_cut_short_and_holds_nobody_up(peer):
         loop = await cluster.start_scheduler(filter_timeout=0.3)
         began = time.process_time()  # of this process: what others do on the machine does not count
         await cluster.pod("hard", claims=["hard"])
-        await cluster.refused("hard", "gave up")
+        await cluster.refused("hard", words="gave up")
         await cluster.pod("first", templates=["easy"])
         assert await cluster.bound("first") == "a"
         assert time.process_time() - began < 4, "a whole search takes some seven seconds"
@@ -454,7 +454,7 @@ async def test_a_pod_wakes_by_the_event_that_can_help_and_by_no_other(peer):
         await cluster.pod("wants-label", nodeSelector={"case": cluster.namespace, "zone": "z"})
         await cluster.pod("wants-claim", claims=["late"])
         for name, words in (("wants-device", "in use"), ("wants-label", "0/"), ("wants-claim", "late")):
-            await cluster.refused(name, words)
+            await cluster.refused(name, words=words)
         tried, decide = [], loop.decider.decide
 
         def watched(pod, *rest):

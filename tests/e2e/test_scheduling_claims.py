@@ -52,7 +52,7 @@ async def test_the_last_device_goes_to_one_pod_and_then_to_the_next(peer):
         await cluster.pod("first", templates=["one"])
         await cluster.bound("first")
         await cluster.pod("second", templates=["one"])
-        assert "nodes" in await cluster.refused("second", "in use")
+        assert "nodes" in await cluster.refused("second", words="in use")
         await cluster.delete_pod("first")
         assert await cluster.bound("second") == "a"
 
@@ -180,7 +180,7 @@ async def test_a_tainted_device_needs_a_toleration(peer):
         await cluster.claim("tolerant", {"name": "req", "deviceClassName": gpu, "tolerations": [toleration]})
         await cluster.start_scheduler()
         await cluster.pod("p", claims=["plain"])
-        await cluster.refused("p", "taint")
+        await cluster.refused("p", words="taint")
         await cluster.pod("q", claims=["tolerant"])
         assert await cluster.bound("q") == "a"
 
@@ -221,7 +221,7 @@ async def test_a_missing_claim_is_named_and_waited_for(peer):
         gpu = await cluster.device_class()
         await cluster.start_scheduler()
         await cluster.pod("p", claims=["late"])
-        await cluster.refused("p", "late")
+        await cluster.refused("p", words="late")
         await cluster.claim("late", {"name": "req", "deviceClassName": gpu})
         assert await cluster.bound("p") == "a"
 
