@@ -1,9 +1,9 @@
 """Hardware that changes under the scheduler's hands, while pods come and go.
 
 Pools get new generations, are incomplete for a while, devices vanish, come back, and get
-tainted, nodes are deleted and made again. Live: no device is ever in use twice, and none is
-given away that was not to be had when the decision was made. In the end, when all hardware is
-whole again, every pod is bound: nothing was lost or forgotten on the way.
+tainted, nodes are deleted and made again. Live: no device is ever in use twice, none is chosen
+that the scheduler knows not to be had, and none is given away long after that. In the end, when
+all hardware is whole again, every pod is bound: nothing was lost or forgotten on the way.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from dray.client import resources as kinds
 
 SEED = int(os.environ.get("DRAY_SLICES_SEED", "11"))
 DEVICES = ("g0", "g1", "g2", "g3")
-GRACE = 1.0  # seconds a scheduler may be behind the server
+GRACE = 3.0  # seconds from a choice until we see it in the claim; what a scheduler knows is not behind
 TAINT = {"key": "example.com/hot", "effect": "NoSchedule"}
 
 
@@ -32,12 +32,10 @@ class Pool:
 
     def __init__(self, cluster, node, chance):
         self.cluster, self.node, self.chance = cluster, node, chance
+        self.first = ""  # the slice that is always there
         self.generation = 1
         self.present, self.tainted = set(DEVICES), set()
-        self.since = dict.fromkeys(
-            (*DEVICES, "nic"), 0.0
-        )  # device -> when it became available; None: it is not
-        self.until = dict.fromkeys((*DEVICES, "nic"), 0.0)  # device -> when it was available last
+        self.gone = {}  # device -> since when all schedulers know that it is not to be had
         self.changes = Counter()
 
     async def begin(self):
@@ -57,30 +55,43 @@ class Pool:
         nic = {"name": "nic", "attributes": {"kind": {"string": "nic"}}, "allowMultipleAllocations": True}
         return [*bodies, {**nic, "capacity": {"rate": {"value": "10"}}}]
 
-    def was_available(self, device):
-        """Whether somebody could have decided for the device just now, on what the server said."""
-        return self.since[device] is not None or time.monotonic() - self.until[device] < GRACE
+    def may_choose(self, device):
+        """Whether a scheduler may decide for the device at this moment, on what it knows."""
+        return device not in self.gone
+
+    def may_get(self, device):
+        """Whether a claim may have got the device just now, by a decision of a while ago."""
+        return device not in self.gone or time.monotonic() - self.gone[device] < GRACE
 
     def _note(self, available):
         """Take note of what is to be had; call before a write for what comes, after it for what goes."""
-        for device in self.since:
-            if device in available and self.since[device] is None:
-                self.since[device] = time.monotonic()
-            elif device not in available and self.since[device] is not None:
-                self.since[device], self.until[device] = None, time.monotonic()
+        now = time.monotonic()
+        self.gone = {
+            device: self.gone.get(device, now) for device in (*DEVICES, "nic") if device not in available
+        }
 
     def _available(self):
         return {*(self.present - self.tainted), "nic"}
 
+    async def _known(self, is_known):
+        """Wait until all schedulers have heard of a change."""
+
+        async def condition():
+            return all(is_known(loop.caches) for loop in self.cluster.loops)
+
+        await self.cluster.until(condition, "the schedulers follow")
+
     async def _write(self, bodies, count):
         pool = {"name": self.node, "generation": self.generation, "resourceSliceCount": count}
-        await self.cluster.client.patch(kinds.SLICES, self.first, {"spec": {"pool": pool, "devices": bodies}})
+        body = {"spec": {"pool": pool, "devices": bodies}}
+        await self.cluster.client.patch(kinds.SLICES, self.first, body)
+        generation = self.generation
+        await self._known(lambda caches: caches.slices.items[self.first].spec.pool.generation >= generation)
 
     async def publish(self):
         """Publish the pool whole, in one slice, as a new generation."""
         self.generation += 1
-        before = {device for device, since in self.since.items() if since is not None}
-        self._note(before | self._available())
+        self._note({*DEVICES, "nic"} - self.gone.keys() | self._available())
         await self._write(self._bodies(), 1)
         self._note(self._available())
 
@@ -124,6 +135,7 @@ class Pool:
         self.changes["lose node"] += 1
         found = await self.cluster.client.get(kinds.NODES, self.node)
         await self.cluster.client.delete(kinds.NODES, self.node)
+        await self._known(lambda caches: self.node not in caches.nodes.items)
         self._note(set())
         await asyncio.sleep(self.chance.uniform(0.2, 1.5))
         self._note(self._available())
@@ -140,8 +152,26 @@ class Pool:
             )()
 
 
-async def _judge_choices(cluster, pools, problems):
-    """Every allocation is of a device that was to be had."""
+def _judge_choices(loop, pools, problems):
+    """Every decision is for devices that are to be had, as far as the scheduler knows."""
+    decide = loop.decider.decide
+
+    def watched(pod, *rest):
+        decision = decide(pod, *rest)
+        for placed in decision if isinstance(decision, list) else ():
+            problems.extend(
+                f"{placed.pod.metadata.name} was to get {result.pool}/{result.device}, which was not to be had"
+                for allocation in placed.placement.allocations
+                for result in allocation.devices.results
+                if not pools[result.pool].may_choose(result.device)
+            )
+        return decision
+
+    loop.decider.decide = watched
+
+
+async def _judge_gifts(cluster, pools, problems):
+    """Every allocation is of a device that was to be had not long ago."""
     async with Client.connect(cluster.peer.kubeconfig) as client:
         version = (await client.list(kinds.CLAIMS, cluster.namespace)).metadata.resource_version
         held = set()  # claims that are allocated
@@ -157,7 +187,7 @@ async def _judge_choices(cluster, pools, problems):
             problems += [
                 f"{name} was given {result['pool']}/{result['device']}, which was not to be had"
                 for result in results
-                if not pools[result["pool"]].was_available(result["device"])
+                if not pools[result["pool"]].may_get(result["device"])
             ]
 
 
@@ -216,12 +246,15 @@ async def turmoil(peer, seconds, seed, schedulers=1):
         choices = []
         pods = Pods(cluster, chance, {"gpu": len(pools) * len(DEVICES), "nic": len(pools) * 2})
         loops = [await cluster.start_scheduler() for _ in range(schedulers)]
-        watching = [judge.run(), _judge_choices(cluster, pools, choices), beat(cluster)]
+        for loop in loops:
+            _judge_choices(loop, pools, choices)
+        watching = [judge.run(), _judge_gifts(cluster, pools, choices), beat(cluster)]
         watching = [asyncio.create_task(each) for each in watching]
         end = time.monotonic() + seconds
 
         def is_over():
-            return time.monotonic() > end
+            # However slow the machine is: enough has happened to tell something.
+            return time.monotonic() > end and sum(pool.changes.total() for pool in pools.values()) > 10
 
         # They end by themselves: a change that is cut off leaves the test unsure of what exists.
         changing = [asyncio.create_task(each.run(is_over)) for each in (pods, *pools.values())]
