@@ -236,10 +236,16 @@ async def serve_in_turn(peer, schedulers, pods, at_once):
         return [loop.statistics for loop in loops]
 
 
+async def test_rivals_serve_a_crowd_in_turn(peer):
+    statistics = await serve_in_turn(peer, schedulers=3, pods=40, at_once=12)
+    assert sum(each.bound for each in statistics) >= 40
+    assert sum(each.conflicts for each in statistics) > 0, "they were never at the same pod"
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("schedulers", [2, 3])
-async def test_rivals_serve_a_crowd_in_turn(peer, schedulers, capsys):
-    statistics = await serve_in_turn(peer, schedulers, pods=80, at_once=12)
+async def test_rivals_serve_a_large_crowd_in_turn(peer, schedulers, capsys):
+    statistics = await serve_in_turn(peer, schedulers, pods=300, at_once=20)
     with capsys.disabled():
         print(f"\n{schedulers} schedulers: {statistics}")
 

@@ -17,7 +17,13 @@ from typing import Any, Protocol
 from dray.allocator import World
 from dray.api.core import Namespace, Node, Pod, PodDisruptionBudget, PodGroup
 from dray.api.features import Features
-from dray.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dray.api.resource import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimConsumerReference,
+    ResourceSlice,
+)
 from dray.client import Client, ClientError, Forbidden, Informer, NotFound, Resource, key_of
 from dray.client import resources as kinds
 from dray.control.scheduling.rivals import Rivals
@@ -89,7 +95,10 @@ class Caches:
         self.committing: set[str] = set()  # uids of pods whose writes are under way
         self.rivals = Rivals()
         self.waits = waits
-        self.foreign_claims: dict[str, float] = {}  # uids of claims that others allocated -> loop time
+        self.elsewhere: dict[
+            str, float
+        ] = {}  # uids of claims that any other scheduler allocated -> loop time
+        self.foreign_claims: set[str] = set()  # of those, what was allocated by schedulers that may not yield
         self.last_foreign = float("-inf")  # loop time of the last such allocation
         self.last_foreign_claim: ResourceClaim | None = None
         self.foreign_pods: dict[str, Pod] = {}  # unbound pods with claims that are not ours to place
@@ -102,9 +111,7 @@ class Caches:
         )  # a device given twice
         self.on_wake: Callable[[], None] = _nothing  # some waiting pod may be tried now
         self._seen: dict[str, list[tuple[int, asyncio.Future[bool]]]] = {}  # claim uid -> revision, who waits
-        self._left: dict[str, list[asyncio.Future[None]]] = defaultdict(
-            list
-        )  # pod uid -> who waits for its end
+        self._left: dict[str, list[asyncio.Future[bool]]] = {}  # pod uid -> who waits for its end
 
         self.nodes = Informer(client, kinds.NODES, Node)
         self.slices = Informer(client, kinds.SLICES, ResourceSlice)
@@ -291,20 +298,18 @@ class Caches:
 
     def _note_foreign(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         """Remember claims that other schedulers allocate while we are at work."""
-        if self.is_guarded:
+        if new is None or new.status.allocation is None:
+            uid = (new or old).metadata.uid  # type: ignore[union-attr]  # one of the two is there
+            self.elsewhere.pop(uid, None)
+            self.foreign_claims.discard(uid)
             return
-        if new is None:
-            if old is not None:
-                self.foreign_claims.pop(old.metadata.uid, None)
+        uid, allocation = new.metadata.uid, new.status.allocation
+        if old is None or old.status.allocation is not None or uid in self.bookings:
             return
-        allocation = new.status.allocation
-        if allocation is None or old is None or old.status.allocation is not None:
-            if allocation is None:
-                self.foreign_claims.pop(new.metadata.uid, None)
+        now = self.elsewhere[uid] = asyncio.get_running_loop().time()
+        if self.is_guarded or self._is_by_peer(new):
             return
-        if new.metadata.uid in self.bookings:
-            return
-        now = self.foreign_claims[new.metadata.uid] = asyncio.get_running_loop().time()
+        self.foreign_claims.add(uid)
         if self.last_foreign == float("-inf"):
             log.warning(
                 "another scheduler allocates devices, too (claim %s). If it is not dray's, a device may be given "
@@ -313,13 +318,37 @@ class Caches:
             )
         self.last_foreign = now
         self.last_foreign_claim = new
-        for uid in self.rivals.others(allocation, new.metadata.uid):
-            if uid not in self.foreign_claims:
-                self.on_late_rival(uid, new)
+        for other in self.rivals.others(allocation, uid):
+            if other not in self.foreign_claims:
+                self.on_late_rival(other, new)
 
-    def seconds_foreign(self, claim: ResourceClaim) -> float:
+    def _is_by_peer(self, claim: ResourceClaim) -> bool:
+        """Whether a claim was allocated by another scheduler of our name: for a pod that is ours to place.
+
+        Such a one follows the same rule as we do. If it came second, it yields: there is no need to wait for it.
+        """
+        return any(
+            pod.spec.scheduler_name == self.scheduler_name
+            for consumer in claim.status.reserved_for
+            for pod in self.pods_of(consumer, claim.metadata.namespace)
+        )
+
+    def pods_of(self, consumer: ResourceClaimConsumerReference, namespace: str) -> list[Pod]:
+        """Return the pods that a consumer of a claim stands for: one, or all of a group."""
+        if consumer.resource == "pods":
+            pod = self.pods.get(f"{namespace}/{consumer.name}")
+            return [pod] if pod is not None and pod.metadata.uid == consumer.uid else []
+        return [
+            pod
+            for pod in self.pods.items.values()
+            if pod.metadata.namespace == namespace
+            and pod.spec.scheduling_group is not None
+            and pod.spec.scheduling_group.pod_group_name == consumer.name
+        ]
+
+    def seconds_elsewhere(self, claim: ResourceClaim) -> float:
         """How long ago we saw another scheduler allocate the claim; infinite when none did."""
-        since = self.foreign_claims.get(claim.metadata.uid, float("-inf"))
+        since = self.elsewhere.get(claim.metadata.uid, float("-inf"))
         return asyncio.get_running_loop().time() - since
 
     def has_company(self) -> bool:
@@ -379,37 +408,38 @@ class Caches:
 
     # --- pods -----------------------------------------------------------------
 
-    def is_bound(self, pod: Pod) -> bool:
-        """Whether this very pod has a node, as far as we know."""
-        current = self.pods.get(key_of(pod.metadata))
-        return (
-            current is not None and current.metadata.uid == pod.metadata.uid and bool(current.spec.node_name)
-        )
-
-    async def pod_left(self, pod: Pod, timeout: float) -> bool:
-        """Wait until a pod is bound or gone, by somebody else's doing; False when that does not happen."""
-        uid = pod.metadata.uid
-        current = self.pods.get(key_of(pod.metadata))
-        if current is None or current.metadata.uid != uid or current.spec.node_name:
+    async def something_happened(self, pod: Pod, claim: ResourceClaim, timeout: float) -> bool:
+        """Wait until a pod is bound or gone, or a claim of its has changed; False when nothing of that happens."""
+        if self.has_left(pod):
             return True
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._left[uid]
+        uid, meta = pod.metadata.uid, claim.metadata
+        known = self.claims.get(key_of(meta))
+        if known is None or known.metadata.resource_version != meta.resource_version:
+            return True
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        waiting = self._left.setdefault(uid, [])
         waiting.append(future)
+        self._seen.setdefault(meta.uid, []).append((int(meta.resource_version) + 1, future))
         try:
             async with asyncio.timeout(timeout):
                 await future
                 return True
         except TimeoutError:
-            return False
+            return False  # what is left in `_seen` goes with the claim's next change
         finally:
             waiting.remove(future)
             if not waiting and self._left.get(uid) is waiting:
                 del self._left[uid]
 
+    def has_left(self, pod: Pod) -> bool:
+        """Whether this very pod is bound or gone, as far as we know."""
+        current = self.pods.get(key_of(pod.metadata))
+        return current is None or current.metadata.uid != pod.metadata.uid or bool(current.spec.node_name)
+
     def _tell_left(self, uid: str) -> None:
         for future in self._left.pop(uid, ()):
             if not future.done():
-                future.set_result(None)
+                future.set_result(True)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         self._note_foreign_pod(old, new)

@@ -162,10 +162,11 @@ class Committer:
             consumer = _consumer(placed, claim)
             if not is_reserved_for(claim, {consumer["uid"]}):
                 await self._reserve(claim, consumer, trail)
-            elif claim.metadata.uid in self.caches.foreign_claims:
+            elif claim.metadata.uid in self.caches.elsewhere:
                 # Another scheduler's work in progress, maybe. That one binds the pod or yields
                 # within a moment, so let it; afterwards the claim is ours.
-                if await self.caches.pod_left(placed.pod, 2 * self.courtesy):
+                await self.caches.something_happened(placed.pod, claim, 2 * self.courtesy)
+                if self.caches.has_left(placed.pod):
                     raise CommitFailed("another scheduler was faster", is_conflict=True)
         for claim in found:
             await self._verify_found(key_of(claim.metadata))
@@ -189,7 +190,7 @@ class Committer:
             return
         # From here on every write of the pod is made at the revision that the one before has left.
         known = self.caches.pods.get(key_of(pod.metadata))
-        if known is None or known.metadata.uid != pod.metadata.uid or known.spec.node_name:
+        if known is None or self.caches.has_left(pod):
             raise CommitFailed("another scheduler was faster", is_conflict=True)
         self._check_claims(placed, keys, known)
         revision = known.metadata.resource_version
@@ -229,8 +230,11 @@ class Committer:
         namespace, name, key = claim.metadata.namespace, claim.metadata.name, key_of(claim.metadata)
         revision = claim.metadata.resource_version
         if FINALIZER not in claim.metadata.finalizers:
+            known = self.caches.claims.get(key)
+            if known is None or known.metadata.uid != claim.metadata.uid:
+                raise CommitFailed(f"claim {key} was deleted before it was allocated", is_conflict=True)
             text = _decode_text(self.caches.claims.raw(key))
-            if text.metadata.resource_version != revision or text.metadata.uid != claim.metadata.uid:
+            if text.metadata.resource_version != revision:
                 raise CommitFailed(f"claim {key} changed while it was being allocated", is_conflict=True)
             text.metadata.finalizers.append(FINALIZER)
             try:

@@ -255,7 +255,7 @@ class Decider:
 
     def _unless_fresh(self, decision: ClearFirst) -> ClearFirst | Later:
         """Let another scheduler finish what it has just begun, for the same pod maybe."""
-        if self.caches.seconds_foreign(decision.claim) > _QUIET:
+        if self.caches.seconds_elsewhere(decision.claim) > _QUIET:
             return decision
         return Later(_QUIET, f"{decision.message}, unless the scheduler that allocated it goes on with it")
 

@@ -134,17 +134,14 @@ class Withdrawer:
 
     def _holders(self, claim: ResourceClaim, only: str = "") -> Iterator[tuple[str, str]]:
         """Yield name and uid of the pods that hold the claim, themselves or as members of a group."""
-        namespace = claim.metadata.namespace
         for each in claim.status.reserved_for:
             if only and each.uid != only:
                 continue
             if each.resource == "pods":
                 yield each.name, each.uid
                 continue
-            for pod in self.caches.pods.items.values():
-                group = pod.spec.scheduling_group
-                if pod.metadata.namespace == namespace and group and group.pod_group_name == each.name:
-                    yield pod.metadata.name, pod.metadata.uid
+            for pod in self.caches.pods_of(each, claim.metadata.namespace):
+                yield pod.metadata.name, pod.metadata.uid
 
     async def _leave_word(self, claim: ResourceClaim, holders: Iterable[tuple[str, str]]) -> None:
         for name, uid in holders:
