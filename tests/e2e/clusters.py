@@ -264,15 +264,24 @@ class Cluster:
         """Return the devices that a claim holds, sorted."""
         return sorted(each["device"] for each in checker.results_of(await self.get_claim(claim)))
 
+    async def _used(self):
+        """Read pods and claims."""
+        pods = (await self.client.list(kinds.PODS, self.namespace)).items
+        return pods, (await self.client.list(kinds.CLAIMS, self.namespace)).items
+
     async def problems(self):
         """Let the independent checker judge everything of this test."""
-        slices = [
-            each
-            for each in (await self.client.list(kinds.SLICES)).items
-            if each["spec"]["driver"] == self.driver
-        ]
-        pods = (await self.client.list(kinds.PODS, self.namespace)).items
-        claims = (await self.client.list(kinds.CLAIMS, self.namespace)).items
+        for _ in range(50):
+            pods, claims = await self._used()
+            slices = [
+                each
+                for each in (await self.client.list(kinds.SLICES)).items
+                if each["spec"]["driver"] == self.driver
+            ]
+            # What changed while it was read fits together by chance only: then look again.
+            if (pods, claims) == await self._used():
+                break
+            await asyncio.sleep(0.1)
         published = {(each["spec"]["driver"], each["spec"]["pool"]["name"]) for each in slices}
         # Devices that a test withdrew on purpose are not the scheduler's fault.
         claims = [
