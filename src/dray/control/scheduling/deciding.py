@@ -309,6 +309,11 @@ class Decider:
         if isinstance(answer, Unplaceable) and 0 < needed < len(members):
             answer = place_gang(self.placer, members[:needed])
         if isinstance(answer, Unplaceable):
+            # An earlier attempt may have left some of them with devices: those stand in the way, of others, too.
+            for member in members:
+                unusable = self._unusable(member.pod, member.claims)
+                if unusable is not None:
+                    return unusable
             return Unplaceable(
                 answer.wishes | {f"group:{name}", Help.GROUP}, answer.explain, answer.stages, answer.is_fatal
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
@@ -104,6 +105,7 @@ class SchedulingLoop:
         *,
         now: Callable[[], datetime] = _utc_now,
         new_uid: Callable[[], str] = _new_uuid,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self.options = options or SchedulerOptions()
         self.client = client
@@ -132,6 +134,7 @@ class SchedulingLoop:
         self.recorder = EventRecorder(client, self.options.name, now)
         self.reporter = Reporter(client, self.recorder, now, tells_bound=self.options.records_bindings)
         self._now = now
+        self._chance = chance
         self._shapes: dict[str, PodShape] = {}  # pod key -> shape, while it waits
         self._waiting_of_group: dict[str, set[str]] = defaultdict(set)  # group key -> keys of waiting pods
         self._changed = asyncio.Event()
@@ -493,6 +496,8 @@ class SchedulingLoop:
             if not error.is_conflict or entry.failures >= _CONFLICTS_TO_TELL:
                 self.reporter.failed(pod, str(error))
             pause = _RETRY_AFTER_CONFLICT if error.is_conflict else _RETRY_AFTER_FAILURE
+            # By chance, so that two schedulers that met over a pod do not meet again and again.
+            pause *= 0.5 + self._chance()
             pause = min(pause * 2 ** min(entry.failures, 10), _LONGEST_RETRY)
             caches.queue.restore(entry, asyncio.get_running_loop().time(), pause)
         self._changed.set()
