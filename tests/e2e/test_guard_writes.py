@@ -214,18 +214,20 @@ async def test_releasing_and_reserving_need_no_guard_but_allocating_does(guarded
 
 async def test_a_released_device_can_be_given_again_at_once(guarded_peer):
     async with judged(guarded_peer) as (cluster, node, _):
-        first, second = await new_claim(cluster, "first"), await new_claim(cluster, "second")
+        claims = [await new_claim(cluster, name) for name in ("first", "second")]
         given = allocation(cluster, "g0", pool=node)
-        for _ in range(5):
-            first = await give(cluster, await give(cluster, first, given), None)
+        for turn in range(10):
+            claim, other = claims[turn % 2], claims[(turn + 1) % 2]
 
-            async def taken(claim=second):
+            async def taken(claim=claim, other=other):
                 try:
                     return await give(cluster, claim, given)
-                except Conflict:
+                except Conflict as error:
+                    assert f"/{other['metadata']['name']}" in str(error)
                     return None  # the guard has not heard of the release yet
 
-            second = await give(cluster, await cluster.until(taken, "the device is free", PATIENCE), None)
+            held = await cluster.until(taken, "the device is free", PATIENCE)
+            claims[turn % 2] = await give(cluster, held, None)
 
 
 # --- one guard after the other --------------------------------------------------------------
