@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -55,13 +56,19 @@ async def rule(cluster, effect="NoExecute", **selector):
         await cluster.client.delete(kinds.TAINT_RULES, name)
 
 
-async def condition_of(cluster, name):
+async def reports(cluster, name, status, reason, *texts):
+    """Wait until a rule says so; what it says first may be of a moment ago."""
+
     async def check():
         found = await cluster.client.get(kinds.TAINT_RULES, name)
         conditions = (found.get("status") or {}).get("conditions") or ()
-        return next((each for each in conditions if each["type"] == "EvictionInProgress"), None)
+        return any(
+            (each["type"], each["status"], each["reason"]) == ("EvictionInProgress", status, reason)
+            and all(text in each["message"] for text in texts)
+            for each in conditions
+        )
 
-    return await cluster.until(check, f"a status of rule {name}", SOON)
+    await cluster.until(check, f"rule {name}: {status} {reason} {texts}", SOON)
 
 
 def tolerant(cluster, seconds=None):
@@ -97,9 +104,7 @@ async def test_a_taint_evicts_who_does_not_tolerate_it_and_nobody_else(controlle
             await gone(cluster, kinds.PODS, "gpu-pod", cluster.namespace)
             for other in ("patient-pod", "stoic-pod"):
                 assert "deletionTimestamp" not in (await cluster.get_pod(other))["metadata"]
-            condition = await condition_of(cluster, name)
-            assert condition["status"] == "True"
-            assert condition["reason"] == "PodsPendingEviction"
+            await reports(cluster, name, "True", "PodsPendingEviction")
 
 
 async def test_toleration_seconds_are_waited_for(controlled):
@@ -136,10 +141,9 @@ async def test_a_dry_run_tells_what_would_happen_and_touches_nobody(controlled):
             await cluster.pod(name, templates=["gpu"])
             await cluster.bound(name, SOON)
         async with rule(cluster, effect="None") as name:
-            condition = await condition_of(cluster, name)
-            assert (condition["status"], condition["reason"]) == ("False", "NoEffect")
-            assert "3 published devices selected. 2 allocated devices selected." in condition["message"]
-            assert "2 pods would be evicted in 1 namespaces" in condition["message"]
+            selected = "3 published devices selected. 2 allocated devices selected."
+            evicted = "2 pods would be evicted in 1 namespaces"
+            await reports(cluster, name, "False", "NoEffect", selected, evicted)
             for pod in ("p", "q"):
                 assert "deletionTimestamp" not in (await cluster.get_pod(pod))["metadata"]
 
@@ -147,32 +151,38 @@ async def test_a_dry_run_tells_what_would_happen_and_touches_nobody(controlled):
 # --- pool status and quota ----------------------------------------------------------
 
 
+@contextlib.asynccontextmanager
+async def pool_status(cluster, **spec):
+    """Ask for the status of this test's pools, for the time of the block.
+
+    The answer is what the controller has seen so far, and stays: ask again until it has seen enough.
+    """
+    name = f"ask-{cluster.number}-{uuid.uuid4().hex[:6]}"
+    body = {"metadata": {"name": name}, "spec": {"driver": cluster.driver, **spec}}
+    await cluster.client.create(kinds.POOL_STATUS_REQUESTS, body)
+    try:
+
+        async def answered():
+            return (await cluster.client.get(kinds.POOL_STATUS_REQUESTS, name)).get("status")
+
+        yield await cluster.until(answered, "an answer")
+    finally:
+        await cluster.client.delete(kinds.POOL_STATUS_REQUESTS, name)
+
+
 async def test_a_pool_status_request_is_answered_once(controlled):
     async with furnished(controlled, devices=3) as cluster:
         await cluster.pod("p", templates=["gpu"])
         await cluster.bound("p", SOON)
-        name = f"ask-{cluster.number}"
-        body = {"metadata": {"name": name}, "spec": {"driver": cluster.driver}}
-        await cluster.client.create(kinds.POOL_STATUS_REQUESTS, body)
-        try:
+        wanted = {"totalDevices": 3, "allocatedDevices": 1, "availableDevices": 2, "unavailableDevices": 0}
 
-            async def answered():
-                found = await cluster.client.get(kinds.POOL_STATUS_REQUESTS, name)
-                return found.get("status")
+        async def counted():
+            async with pool_status(cluster) as status:
+                assert [each["type"] for each in status["conditions"]] == ["Complete"]
+                assert status["poolCount"] == len(status["pools"])
+                return [{key: pool.get(key, 0) for key in wanted} for pool in status["pools"]] == [wanted]
 
-            status = await cluster.until(answered, "an answer", SOON)
-            assert status["poolCount"] == 1
-            [pool] = status["pools"]
-            wanted = {
-                "totalDevices": 3,
-                "allocatedDevices": 1,
-                "availableDevices": 2,
-                "unavailableDevices": 0,
-            }
-            assert {key: pool.get(key, 0) for key in wanted} == wanted
-            assert [each["type"] for each in status["conditions"]] == ["Complete"]
-        finally:
-            await cluster.client.delete(kinds.POOL_STATUS_REQUESTS, name)
+        await cluster.until(counted, "the pools as they are", SOON)
 
 
 async def test_a_quota_on_claims_and_devices_holds_and_is_counted(controlled):
@@ -201,7 +211,12 @@ async def test_a_quota_on_claims_and_devices_holds_and_is_counted(controlled):
             await cluster.claim("one", {"name": "r", "deviceClassName": gpu})
         await cluster.client.delete(kinds.CLAIMS, "two", cluster.namespace)
         await used({claims: "1", devices: "2"})
-        await cluster.claim("one", {"name": "r", "deviceClassName": gpu})
+
+        async def admitted():
+            with contextlib.suppress(Forbidden):  # the server's own view of the quota may be a moment old
+                return await cluster.claim("one", {"name": "r", "deviceClassName": gpu})
+
+        await cluster.until(admitted, "room for another claim", SOON)
         await used({claims: "2", devices: "3"})
 
 

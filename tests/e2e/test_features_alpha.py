@@ -1,9 +1,9 @@
 """Features whose gates are off by default: scheduled on servers that have every gate on."""
 
 import asyncio
-import contextlib
 
 from clusters import Cluster
+from test_controllers_cluster import pool_status
 
 from dray.api.features import Features
 from dray.client import resources as kinds
@@ -192,22 +192,6 @@ async def test_devices_that_stand_for_cpus_use_up_the_node(gated):
         assert await cluster.bound("q") == "a"
 
 
-@contextlib.asynccontextmanager
-async def pool_status(cluster, **spec):
-    """Ask for the status of this test's pools, for the time of the block."""
-    name = f"ask-{cluster.number}-{len(cluster._made)}"
-    body = {"metadata": {"name": name}, "spec": {"driver": cluster.driver, **spec}}
-    await cluster.client.create(kinds.POOL_STATUS_REQUESTS, body)
-    try:
-
-        async def answered():
-            return (await cluster.client.get(kinds.POOL_STATUS_REQUESTS, name)).get("status")
-
-        yield await cluster.until(answered, "an answer")
-    finally:
-        await cluster.client.delete(kinds.POOL_STATUS_REQUESTS, name)
-
-
 async def test_the_pool_status_counts_what_partitions_of_each_type_are_left(gated):
     async with Cluster(gated) as cluster:
         node, pool = await cluster.node("a"), f"board-{cluster.number}"
@@ -226,17 +210,20 @@ async def test_the_pool_status_counts_what_partitions_of_each_type_are_left(gate
         await cluster.claim("half", {"name": "r", "deviceClassName": gpu})
         await cluster.start_scheduler(features=EVERYTHING)
 
-        async def left():
-            async with pool_status(cluster) as status:
-                [found] = status["pools"]
-                summary = {each["type"]: each for each in found["partitionSummary"]}
-                assert {name: each["total"] for name, each in summary.items()} == {"7g": 1, "3g": 2}
-                return {name: each.get("allocatable", 0) for name, each in summary.items()}
+        async def left(**wanted):
+            async def counted():
+                async with pool_status(cluster) as status:
+                    return [
+                        {each["type"]: (each["total"], each.get("allocatable", 0)) for each in summary}
+                        for summary in (pool.get("partitionSummary") or () for pool in status["pools"])
+                    ] == [wanted]
 
-        assert await left() == {"7g": 1, "3g": 2}
+            await cluster.until(counted, f"partitions {wanted}")
+
+        await left(**{"7g": (1, 1), "3g": (2, 2)})
         await cluster.pod("p", claims=["half"])
         await cluster.bound("p")
-        assert await left() == {"7g": 0, "3g": 1}
+        await left(**{"7g": (1, 0), "3g": (2, 1)})
 
 
 async def test_a_gang_shares_the_claim_of_its_group(gated):
