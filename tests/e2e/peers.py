@@ -105,7 +105,7 @@ class Peer:
 
 
 @contextlib.contextmanager
-def _workplace(prefix: str, end: int):
+def _workplace(prefix: str, end: int = signal.SIGTERM):
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     processes = Processes(folder)
     try:
@@ -165,7 +165,7 @@ def kubernetes(gates: str = "", runtime_config: str = "api/all=true", controller
 @contextlib.contextmanager
 def dray_server(gates: str = "", controllers: str = "*"):
     """Run `dray server --in-memory` and `dray controllers`, each as a process."""
-    with _workplace("dray-own-", signal.SIGTERM) as (folder, processes):
+    with _workplace("dray-own-") as (folder, processes):
         kubeconfig = folder / "kubeconfig"
         command = [sys.executable, "-m", "dray", "server", "--in-memory", "--secure-port", "0"]
         command += ["--bind-address", "127.0.0.1", "--kubeconfig", kubeconfig]

@@ -136,6 +136,11 @@ async def storm(peer, pods, seed, rate, schedulers=1):
                 ] and len(claims) == 2
 
             await cluster.until(all_free, f"everything is free again (seed {seed})")
+
+            async def all_seen():
+                return len(judge.bound) == pods
+
+            await cluster.until(all_seen, f"the judge has seen every pod bound (seed {seed})")
         finally:
             for task in watching:
                 task.cancel()
