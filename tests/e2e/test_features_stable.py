@@ -19,6 +19,9 @@ from dray.client.resources import Resource
 
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
+ACCESS_REVIEWS = Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
 CLUSTER_ROLE_BINDINGS = Resource(
     "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
 )
@@ -170,6 +173,13 @@ async def _allow(cluster, name, user, *rules):
     for resource, content in ((CLUSTER_ROLES, body), (CLUSTER_ROLE_BINDINGS, binding)):
         await cluster.client.create(resource, content)
         cluster._made.append((resource, name))
+    asked = {"verb": rules[0]["verbs"][0], "group": rules[0]["apiGroups"][0], "resource": "resourceclaims"}
+
+    async def allowed():
+        body = {"spec": {"user": user, "resourceAttributes": asked}}
+        return (await cluster.client.create(ACCESS_REVIEWS, body))["status"]["allowed"]
+
+    await cluster.until(allowed, f"{user} may {asked}")
 
 
 def _rule(verbs, group, *resources):
