@@ -11,7 +11,7 @@ import time
 
 import pytest
 from clusters import Cluster
-from test_scheduling_more import _allocated, _conditional, _report
+from test_scheduling_more import _allocated, _attached, _conditional
 
 from dray.client import Forbidden, Invalid
 from dray.client import resources as kinds
@@ -401,8 +401,7 @@ async def test_a_device_that_is_not_made_ready_in_time_is_allocated_anew(peer):
 
         await cluster.until(anew, "a second allocation")
         assert not (await cluster.get_pod("p"))["spec"].get("nodeName")
-        await _report(cluster, "c", "attached")
-        assert await cluster.bound("p") == "a"
+        assert await _attached(cluster, "c", "p") == "a"
 
 
 # --- filter timeout -------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import peers
 import pytest
 from clusters import Cluster
 from test_controllers_cluster import gone, rule, tolerant
-from test_scheduling_more import _allocated, _conditional, _report
+from test_scheduling_more import _allocated, _attached, _conditional, _report
 
 from dray.client import Client, LeaderElection
 from dray.client import resources as kinds
@@ -56,8 +56,7 @@ async def test_a_clock_that_jumps_ends_no_wait_for_drivers(peer):
         for offset in (HOUR, -HOUR, 24 * HOUR):
             clock.offset = offset
             await _same_allocation(cluster, first, loop)
-        await _report(cluster, "c", "attached")
-        assert await cluster.bound("p") == "a"
+        assert await _attached(cluster, "c", "p") == "a"
 
 
 async def test_a_clock_put_back_does_not_make_a_wait_endless(peer):
@@ -73,8 +72,7 @@ async def test_a_clock_put_back_does_not_make_a_wait_endless(peer):
 
         await cluster.until(timed_out, "the wait ends and the claim is allocated anew")
         await _allocated(cluster, "c")
-        await _report(cluster, "c", "attached")
-        assert await cluster.bound("p") == "a"
+        assert await _attached(cluster, "c", "p") == "a"
 
 
 @pytest.mark.parametrize("offset", [HOUR, -HOUR], ids=["ahead", "behind"])
@@ -87,8 +85,7 @@ async def test_a_successor_whose_clock_is_wrong_goes_on_waiting(peer, offset):
         await asyncio.sleep(0.1)
         loop = await cluster.start_scheduler(now=WallClock(offset), binding_timeout=60)
         await _same_allocation(cluster, first, loop)
-        await _report(cluster, "c", "attached")
-        assert await cluster.bound("p") == "a"
+        assert await _attached(cluster, "c", "p") == "a"
 
 
 class FailingBindings:
@@ -122,7 +119,8 @@ async def test_a_clock_that_jumps_changes_no_pause_between_attempts(peer):
         await cluster.until(failed, "a failed binding")
         clock.offset = -HOUR
         assert await cluster.bound("p") == "a"
-        assert asyncio.get_running_loop().time() - began >= 0.9, "the pause is kept, too"
+        # A second, more or less by chance, so that rivals do not meet again: half of it at least.
+        assert asyncio.get_running_loop().time() - began >= 0.5, "the pause is kept, too"
 
 
 async def test_leaders_are_judged_by_renewals_and_not_by_their_clocks(peer):
