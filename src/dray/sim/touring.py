@@ -28,7 +28,7 @@ RESOURCES: dict[str, Resource] = {
     resource.kind: resource
     for resource in (NAMESPACES, PODS, CLAIMS, CLAIM_TEMPLATES, DEPLOYMENTS, POD_GROUPS)
 }
-PATIENCE = 30.0  # seconds for one scene
+PATIENCE = 60.0  # seconds for one scene; a loaded machine is slow, not broken
 LOOK = 0.1
 
 Tell = Callable[[str], None]
