@@ -243,9 +243,12 @@ class Devices:
         answer: NodePlans = self.world.plan_nodes(
             claims, self._names(hopeful, start), first=first, policy=policy
         )
-        for name, refusal in answer.refusals.items():
-            if not refusal.gave_up:
-                refusals.nodes |= self._state.nodes[name].bit
+        refused = 0
+        for name in answer.refusals:  # names only: the refusals themselves are made when looked at
+            refused |= self._state.nodes[name].bit
+        for name in answer.gave_up:
+            refused &= ~self._state.nodes[name].bit
+        refusals.nodes |= refused
         self.gave_up = bool(answer.gave_up)
         return answer.plans
 

@@ -126,12 +126,16 @@ class ClusterState:
         """Yield the nodes of a bit set, beginning at bit `start` and wrapping around."""
         later, earlier = nodes >> start, nodes & ((1 << start) - 1)
         for rest, offset in ((later, start), (earlier, 0)):
-            while rest:
-                lowest = rest & -rest
-                rest ^= lowest
-                node = self._by_index[offset + lowest.bit_length() - 1]
+            if not rest:
+                continue
+            # Thousands of bits are walked sooner as text than as a number.
+            digits = bin(rest)[:1:-1]
+            place = digits.find("1")
+            while place >= 0:
+                node = self._by_index[offset + place]
                 assert node is not None
                 yield node
+                place = digits.find("1", place + 1)
 
     def set_node(self, node: Node) -> None:
         """Add or replace a node; pods on it stay."""

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dray.allocator import POLICIES, Policy, policy_named
-from dray.api.core import Pod
+from dray.api.core import Pod, PodSpec, Toleration
 from dray.api.features import Features
 from dray.api.resource import ResourceClaim
 from dray.client import Client, ClientError, EventRecorder, key_of
@@ -57,6 +57,15 @@ _CONFLICTS_TO_TELL = 5  # one conflict is nothing to talk about, a row of them i
 _COMPANY_FACTOR = 16
 _LONGEST_COURTESY = 15.0
 _WARM_AT_ONCE = 20  # nodes; a few milliseconds
+# A pod that wants nothing of a node but devices; the tolerations are added by API servers to every pod.
+_PLAIN_POD = Pod(
+    spec=PodSpec(
+        tolerations=[
+            Toleration(f"node.kubernetes.io/{state}", "Exists", effect="NoExecute", toleration_seconds=300)
+            for state in ("not-ready", "unreachable")
+        ]
+    )
+)
 
 
 @dataclass(slots=True)
@@ -243,7 +252,7 @@ class SchedulingLoop:
             self._waiting_of_group[group_key].discard(key)
 
     async def _warm_up(self) -> None:
-        """While nothing is to do, let the allocator take in all devices, a few nodes at a time."""
+        """While nothing is to do, take in all devices, a few nodes at a time, and judge nodes for plain pods."""
         names = list(self.caches.state.nodes)
         classes = [each.metadata.name for each in self.caches.classes.items.values()]
         for start in range(0, len(names), _WARM_AT_ONCE):
@@ -251,6 +260,9 @@ class SchedulingLoop:
                 await asyncio.sleep(0.1)
             self.caches.devices.warm(names[start : start + _WARM_AT_ONCE], classes)
             await asyncio.sleep(0)
+        shape = shape_of(_PLAIN_POD)
+        self.caches.state.passing_static(_PLAIN_POD, shape.static_key)
+        self.caches.state.with_room(shape.requests)
 
     async def _wake_overdue(self) -> None:
         while True:
