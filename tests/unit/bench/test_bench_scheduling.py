@@ -258,6 +258,7 @@ def test_without_kubernetes_dray_runs_alone(monkeypatch, capsys):
 
 async def test_a_tiny_run_works(monkeypatch):
     monkeypatch.setattr(preparing, "SETTLING", 0.0)
+    monkeypatch.setattr(driving, "EXPLAINING", 60.0)
     found = await run_once(CONTENDERS["dray-stack"], WORKLOADS["impossible"].sized(10), 0, 1.0)
     assert (found.bound, found.pods) == (18, 20)
     assert (found.problems, found.unexplained) == ([], 0)
