@@ -2,11 +2,13 @@
 
 import asyncio
 import sqlite3
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from dray.server.store import SqliteStore, StoreDamaged, StoreLocked, StoreUnavailable
+from dray.server.store import SqliteStore, StoreDamaged, StoreLocked, StoreUnavailable, sqlite
 
 
 def value(revision: int) -> bytes:
@@ -61,6 +63,55 @@ async def test_concurrent_writes_share_commits(tmp_path: Path) -> None:
     await asyncio.gather(*(store.put(f"/a/{number}", value) for number in range(200)))
     store.close()
     assert commits < 100
+
+
+async def test_a_slow_disk_is_left_to_the_thread(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    real, writers = store._write_transaction, []
+
+    def slow(batch):
+        writers.append(threading.current_thread().name)
+        time.sleep(0.02)
+        real(batch)
+
+    store._write_transaction = slow
+    for number in range(4):
+        await store.put(f"/a/{number}", value)
+    assert writers == ["MainThread", "store-writer", "store-writer", "store-writer"]
+    store._detour = 0  # some time later
+    await store.put("/a/later", value)
+    assert writers[-1] == "MainThread"
+    store.close()
+
+
+async def test_what_would_take_long_is_left_to_the_thread(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    real, writers = store._write_transaction, []
+
+    def noted(batch):
+        writers.append(threading.current_thread().name)
+        real(batch)
+
+    store._write_transaction = noted
+    await store.put("/a/large", lambda _: b"x" * (1 << 20))
+    await asyncio.gather(*(store.put(f"/a/{number}", value) for number in range(100)))
+    await store.compact(store.revision)
+    assert set(writers) == {"store-writer"}
+    store.close()
+
+
+async def test_the_log_ahead_does_not_grow_without_end(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sqlite, "CHECKPOINT_BYTES", 1 << 20)
+    store = SqliteStore(tmp_path)
+    for number in range(1_000):
+        await store.put(f"/a/{number % 10}", lambda _: b"x" * 8_000)
+    assert (tmp_path / "store.db-wal").stat().st_size < 4 << 20
+    assert (tmp_path / "store.db").stat().st_size > 6_000_000
+    expected = store.list("/a/").records
+    store.close()
+    again = SqliteStore(tmp_path)
+    assert again.list("/a/").records == expected
+    again.close()
 
 
 async def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:

@@ -58,8 +58,12 @@ async def specials(cluster):
 
 async def check_specials(cluster, pods):
     """Each of these pods has one claim: named in its status, allocated, reserved for it alone."""
-    found = await specials(cluster)
-    assert sorted(found) == sorted(pods)
+
+    async def all_there():
+        found = await specials(cluster)
+        return found if sorted(found) == sorted(pods) else None
+
+    found = await cluster.until(all_there, f"these pods have special claims and no others: {pods}", LONG)
     for name in pods:
         pod, [claim] = await cluster.get_pod(name), found[name]
         assert pod["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == claim["metadata"]["name"]
@@ -68,15 +72,20 @@ async def check_specials(cluster, pods):
 
 
 @contextlib.asynccontextmanager
-async def judged(cluster):
-    """Let a judge follow everything that happens meanwhile."""
+async def judged(cluster, pods=0):
+    """Let a judge follow everything that happens meanwhile, until it has heard of so many bound pods."""
     listed = (await cluster.client.list(kinds.SLICES)).items
     slices = [each for each in listed if each["spec"]["driver"] == cluster.driver]
     client = Client.connect(cluster.peer.kubeconfig)
     judge = UseJudge(client, cluster.namespace, checker.Inventory(slices))
     watching = [asyncio.create_task(each) for each in (judge.run(), beat(cluster))]
+
+    async def all_seen():
+        return len(judge.heard) >= pods
+
     try:
         yield judge
+        await cluster.until(all_seen, f"the judge has heard of {pods} bound pods", LONG)
     finally:
         for task in watching:
             task.cancel()
@@ -101,7 +110,7 @@ async def test_rivals_share_pods_with_extended_resources(peer, schedulers):
         await furnish(cluster, devices=4)
         await rivals(cluster, schedulers)
         names = [f"p{index}" for index in range(6)]
-        async with judged(cluster) as judge:
+        async with judged(cluster, len(names)) as judge:
             for name in names:
                 await extended_pod(cluster, name)
             for name in names:
@@ -122,7 +131,7 @@ async def test_rivals_share_a_mixed_load(peer, schedulers):
             await cluster.client.create(
                 kinds.POD_GROUPS, {"metadata": {"name": name}, "spec": spec}, cluster.namespace
             )
-        async with judged(cluster) as judge:
+        async with judged(cluster, pods=10) as judge:
             for index in range(2):
                 await extended_pod(cluster, f"extended-{index}")
                 await cluster.pod(f"shared-{index}", claims=["shared"])
@@ -225,7 +234,7 @@ async def serve_in_turn(peer, schedulers, pods, at_once):
                 await cluster.delete_pod(name)
 
         loops = await rivals(cluster, schedulers)
-        async with judged(cluster) as judge:
+        async with judged(cluster, pods) as judge:
             await asyncio.gather(*map(one, range(pods)))
 
             async def all_free():

@@ -144,9 +144,9 @@ async def storm(peer, pods, seed, rate, schedulers=1):
             await cluster.until(all_free, f"everything is free again (seed {seed})")
 
             async def all_seen():
-                return len(judge.bound) == pods
+                return len(judge.heard) == pods
 
-            await cluster.until(all_seen, f"the judge has seen every pod bound (seed {seed})")
+            await cluster.until(all_seen, f"the judge has heard of every pod bound (seed {seed})")
         finally:
             for task in watching:
                 task.cancel()

@@ -24,7 +24,8 @@ class UseJudge:
     def __init__(self, client, namespace, inventory):
         self.problems = []
         self.races = 0  # allocations of a device that another claim held; whoever came later must yield
-        self.bound = set()  # uids of all pods that were ever bound
+        self.bound = set()  # uids of all pods that were ever bound, as far as it is judged
+        self.heard = set()  # the same, as far as it was heard
         self.resumed = 0
         self._client, self._namespace = client, namespace
         self._in_use, self._held = checker.Ledger(inventory), checker.Ledger(inventory)
@@ -69,6 +70,8 @@ class UseJudge:
         revision = int(item["metadata"]["resourceVersion"])
         if revision < self._seen[resource] and kind != "ADDED":
             self.problems.append(f"{resource.plural}: event of {revision} after {self._seen[resource]}")
+        if resource is kinds.PODS and item["spec"].get("nodeName"):
+            self.heard.add(item["metadata"]["uid"])
         self._number += 1
         heapq.heappush(self._waiting, (revision, self._number, resource, kind, item))
         self._seen[resource] = max(self._seen[resource], revision)

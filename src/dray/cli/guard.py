@@ -33,6 +33,7 @@ from dray.control.guarding import (
     unregister,
 )
 
+_LONGEST_ANSWER = 30  # seconds; the API allows no longer timeout of a webhook
 _SHORTEST_LEASE = 3
 _RENEW_EVERY = 60.0  # seconds between looks at the certificate files
 
@@ -106,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         with _listener(args.listen) as listener:
             target = _target(args, listener)
             identity = _identity(args, target)
-            wanted = configuration(target, identity.ca, args.lease // 3)
+            wanted = configuration(target, identity.ca, _answer_timeout(args))
             if args.print_configuration:
                 print(json.dumps(wanted, indent=2))
                 return 0
@@ -244,7 +245,7 @@ def _first(error: BaseException) -> BaseException:
 def _election(args: argparse.Namespace, client: Client) -> LeaderElection:
     # An answer is taken for at most `timeout` by API servers, and not given later than `renew_deadline`
     # after the last renewal: together no longer than the lease.
-    timeout = args.lease // 3
+    timeout = _answer_timeout(args)
     return LeaderElection(
         client,
         CONFIGURATION,
@@ -298,3 +299,8 @@ async def _announce(args: argparse.Namespace, guard: Guard, listener: socket.soc
                         f"ready: judging at {address}" if guard.is_judging.is_set() else str(last), flush=True
                     )
             await asyncio.sleep(0.05)
+
+
+def _answer_timeout(args: argparse.Namespace) -> int:
+    """Return how long API servers wait for an answer, in seconds."""
+    return min(int(args.lease) // 3, _LONGEST_ANSWER)

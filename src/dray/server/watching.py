@@ -36,7 +36,7 @@ BOOKMARK_SECONDS = 60.0
 LAST_BOOKMARK_BEFORE_END = 2.0
 SHORTEST_TIMEOUT = 1800.0  # kube-apiserver's --min-request-timeout: the end lies between this and twice this
 SHARED_LINES = 8_192
-PAUSE = 0.005  # seconds after a piece was sent in which changes are collected for the next one
+PAUSE = 0.002  # seconds after a piece was sent in which changes are collected for the next one
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 Show = Callable[[Object], Object]  # the form a client wants: as it is, table, metadata only

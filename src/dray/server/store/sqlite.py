@@ -2,12 +2,16 @@
 
 Theory of operation. A write is checked and numbered at once, in the event loop,
 against the state *including* writes that are still on their way to disk; then
-it waits for its batch. One writer thread appends a batch in one transaction (WAL,
-synchronous=FULL: the commit waits for the disk) and hands it back to the loop, which
-makes it visible, acknowledges it, and hands over the next batch: all that was written
-meanwhile. Concurrent requests therefore share a disk flush, and nobody sees what a
-crash could undo. The thread gets a batch at the end of a turn of the loop and one at a time,
-because a thread that wakes up while the loop works takes the interpreter away from it.
+it waits for its batch. A batch is all that came in a turn of the loop, or while the one
+before it was written. It is appended in one transaction (WAL, synchronous=FULL: the
+commit waits for the disk), then made visible and acknowledged. Concurrent requests
+therefore share a disk flush, and nobody sees what a crash could undo.
+
+Who writes? A quick disk takes a batch in a fraction of a millisecond, less than it takes to
+wake a thread that must wrest the interpreter from a busy loop several times, so the
+loop does it itself. Large batches, compaction and checkpoints of the WAL go to the
+writer thread, and when a write took long, so do the next ones for a while: a slow disk
+delays writes, never reads.
 
 A write that meets a newer one still on its way waits for that one before it
 reports the conflict, so that a caller who reads and retries finds the winner.
@@ -29,6 +33,7 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +55,12 @@ LOCK_NAME = "lock"
 FORMAT = 1
 LARGEST_BATCH = 2_000
 SMALL_BATCH = 64  # rows that are written with one statement
+LARGE = 1 << 20  # bytes that the loop does not write itself
+GATHERING = 0.002  # seconds in which a busy loop may add to a batch
+LONG_WRITE = 0.005  # seconds; after one, the thread writes
+DETOUR = 200  # batches that the thread writes then
+CHECKPOINT_BYTES = 16 << 20  # of the WAL, roughly
+_PAGE = 4096
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -98,10 +109,13 @@ class SqliteStore(MemoryStore):
         # key -> newest write on its way to disk (its event tells value or deletion)
         self._in_flight: dict[str, _Append] = {}
         self._epoch = 0
-        self._failed_epoch = -1  # written by the writer thread only
+        self._failed_epoch = -1  # set by whoever writes: one at a time
         self._waiting: list[_Append | _Forget] = []  # for the next batch
-        self._is_flushing = False  # a batch is with the writer thread, or about to be
-        self._queue: queue.SimpleQueue[list[_Append | _Forget] | None] = queue.SimpleQueue()
+        self._is_flushing = False  # a batch is being written, or about to be
+        self._detour = 0  # batches for the thread before the loop tries the disk again
+        self._unsaved = 0  # bytes since the last checkpoint
+        # (batch, whether a checkpoint is due after it); None: the end
+        self._queue: queue.SimpleQueue[tuple[list[_Append | _Forget], bool] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write_forever, name="store-writer", daemon=True)
         self._writer.start()
 
@@ -142,7 +156,9 @@ class SqliteStore(MemoryStore):
         if self._closed:
             return
         super().close()
-        self._flush()
+        if self._waiting:
+            self._queue.put((self._waiting, False))  # behind the batch that the thread may be writing
+            self._waiting = []
         self._queue.put(None)
         self._writer.join()
         self._database.close()
@@ -174,17 +190,52 @@ class SqliteStore(MemoryStore):
         self._waiting.append(item)
         if not self._is_flushing:
             self._is_flushing = True
-            item.done.get_loop().call_soon(self._flush)
+            self._gather_soon(item.done.get_loop())
+
+    def _gather_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_soon(self._gather, loop, len(self._waiting), loop.time() + GATHERING)
+
+    def _gather(self, loop: asyncio.AbstractEventLoop, seen: int, end: float) -> None:
+        """Write the batch when a turn of the loop has brought nothing new, or it has become late."""
+        count = len(self._waiting)
+        if seen < count < SMALL_BATCH and loop.time() < end:
+            loop.call_soon(self._gather, loop, count, end)
+        else:
+            self._flush()
 
     def _flush(self) -> None:
-        """Hand the next batch to the writer thread, if there is one."""
+        """Write the next batch, or have it written."""
         batch, self._waiting = self._waiting[:LARGEST_BATCH], self._waiting[LARGEST_BATCH:]
         self._is_flushing = bool(batch)
-        if batch:
-            self._queue.put(batch)
+        if not batch:
+            return
+        size = sum(_size(item) for item in batch)
+        is_large = len(batch) > SMALL_BATCH or size > LARGE or any(isinstance(i, _Forget) for i in batch)
+        self._unsaved += size
+        is_due = self._unsaved >= CHECKPOINT_BYTES
+        if is_due:
+            self._unsaved = 0
+        if is_large or is_due or self._detour:
+            self._detour = max(self._detour - 1, 0)
+            self._queue.put((batch, is_due))
+            return
+        begun = time.monotonic()
+        problem = self._written(batch)
+        if time.monotonic() - begun > LONG_WRITE:
+            self._detour = DETOUR
+        self._settle(batch, problem)
+
+    def _settle(self, batch: Sequence[_Append | _Forget], problem: str | None) -> None:
+        """Answer those who wait for a batch, and begin the next one if somebody waits for it."""
+        if problem is None:
+            self._committed(batch)
+        else:
+            self._refused(batch, problem)
+        self._is_flushing = bool(self._waiting)
+        if self._waiting:
+            self._gather_soon(self._waiting[0].done.get_loop())
 
     def _committed(self, batch: Sequence[_Append | _Forget]) -> None:
-        self._flush()
         for item in batch:
             if isinstance(item, _Append):
                 self.commit((item.event,))
@@ -194,7 +245,6 @@ class SqliteStore(MemoryStore):
                 item.done.set_result(None)
 
     def _refused(self, batch: Sequence[_Append | _Forget], why: str) -> None:
-        self._flush()
         failed = [item for item in batch if isinstance(item, _Append)]
         if any(item.epoch == self._epoch for item in failed):
             # Later writes were checked against these; they fail too, and numbering starts anew.
@@ -209,11 +259,21 @@ class SqliteStore(MemoryStore):
     # --- the writer thread's side --------------------------------------------
 
     def _write_forever(self) -> None:
-        while (batch := self._queue.get()) is not None:
-            self._write(batch)
+        while (work := self._queue.get()) is not None:
+            batch, is_checkpoint_due = work
+            problem = self._written(batch)
+            if is_checkpoint_due:
+                # The batch is safe whether this works or not; if not, it is tried again later.
+                with contextlib.suppress(sqlite3.Error):
+                    self._database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            # The loop is gone when the process is on its way out; then nobody waits for the answer.
+            with contextlib.suppress(RuntimeError):
+                batch[0].done.get_loop().call_soon_threadsafe(self._settle, batch, problem)
 
-    def _write(self, batch: list[_Append | _Forget]) -> None:
-        loop = batch[0].done.get_loop()
+    # --- whoever writes -------------------------------------------------------
+
+    def _written(self, batch: Sequence[_Append | _Forget]) -> str | None:
+        """Write a batch; say why if it could not be written."""
         try:
             if any(isinstance(item, _Append) and item.epoch <= self._failed_epoch for item in batch):
                 raise StoreUnavailable("an earlier write failed")
@@ -223,9 +283,8 @@ class SqliteStore(MemoryStore):
             self._failed_epoch = max([self._failed_epoch, *epochs])
             with contextlib.suppress(sqlite3.Error):
                 self._database.rollback()
-            self._hand_back(loop, self._refused, batch, f"cannot write {self.path}: {problem}")
-        else:
-            self._hand_back(loop, self._committed, batch)
+            return f"cannot write {self.path}: {problem}"
+        return None
 
     def _write_transaction(self, batch: Sequence[_Append | _Forget]) -> None:
         rows = []
@@ -236,8 +295,7 @@ class SqliteStore(MemoryStore):
                 created = record.created if record is not None else 0
                 rows.append((event.revision, event.key, created, zlib.crc32(value or b""), value))
         if len(rows) == len(batch) <= SMALL_BATCH:
-            # One statement is a transaction of its own. Each call gives the interpreter away and has to
-            # get it back from a busy event loop, so one call instead of three is three times sooner.
+            # One statement is a transaction of its own, and one call is sooner than three.
             values = [each for row in rows for each in row]
             self._database.execute(_insert(len(rows)), values)
             return
@@ -251,13 +309,6 @@ class SqliteStore(MemoryStore):
                 # Deleting the newest row must not let its number be used again.
                 self._set_about("revision", item.revision)
         self._database.execute("COMMIT")
-
-    def _hand_back(self, loop: asyncio.AbstractEventLoop, *call: object) -> None:
-        function, *arguments = call
-        assert callable(function)
-        # The loop is gone when the process is on its way out; then nobody waits for the answer.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(function, *arguments)
 
     # --- opening -------------------------------------------------------------
 
@@ -274,7 +325,7 @@ class SqliteStore(MemoryStore):
         try:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=FULL")
-            database.execute("PRAGMA wal_autocheckpoint=4000")
+            database.execute("PRAGMA wal_autocheckpoint=0")  # the writer thread sees to it
             database.executescript(_SCHEMA)
             self._database = database
             self._load(database)
@@ -322,6 +373,14 @@ class SqliteStore(MemoryStore):
 
     def _set_about(self, name: str, value: int) -> None:
         self._database.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, value))
+
+
+def _size(item: _Append | _Forget) -> int:
+    """Estimate what an entry adds to the WAL, which consists of pages."""
+    if isinstance(item, _Forget):
+        return _PAGE * len(item.rows)
+    record = item.event.record
+    return _PAGE + (len(record.value) if record is not None else 0)
 
 
 @lru_cache(maxsize=SMALL_BATCH)
