@@ -27,7 +27,7 @@ from dray.scheduler.extended import (
     special_owner,
     variants,
 )
-from dray.scheduler.gangs import GangPlacement, Member, place_gang
+from dray.scheduler.gangs import GangPlacement, Member, missing_members, place_gang
 from dray.scheduler.neighbours import Neighbours
 from dray.scheduler.nodeallocatable import Footprint, extra_in_status, footprint
 from dray.scheduler.placing import Placement, Placer, Unplaceable
@@ -35,6 +35,7 @@ from dray.scheduler.preemption import Preemption, may_preempt, plan_preemption
 from dray.scheduler.queue import Entry, Help, SchedulingQueue, Wish
 from dray.scheduler.shape import PodShape, shape_of
 from dray.scheduler.state import ClusterState, NodeState, PodUse
+from dray.scheduler.ways import Way, place_by_ways
 
 __all__ = [
     "FINALIZER",
@@ -59,6 +60,7 @@ __all__ = [
     "Preemption",
     "SchedulingQueue",
     "Unplaceable",
+    "Way",
     "Wish",
     "choose_special",
     "claim_keys",
@@ -71,6 +73,8 @@ __all__ = [
     "kind_of",
     "may_deallocate",
     "may_preempt",
+    "missing_members",
+    "place_by_ways",
     "place_gang",
     "plan_preemption",
     "pod_requests",

@@ -7,7 +7,11 @@ crumbs), so the pod that failed moves to the front and the gang is tried again, 
 order works or every pod has been at the front.
 
 Pods of a gang may share a claim that is not allocated yet: the first pod that is placed
-decides, and for the others the claim counts as allocated there.
+decides, and for the others the claim counts as allocated there. Pods with extended resources
+bring several ways along (see `ways`), of which the first that works is taken.
+
+A refusal is explained as the pod that failed has met it, with the others at their places:
+the bookings are made once more for the explanation, on the same copy.
 """
 
 from __future__ import annotations
@@ -20,11 +24,12 @@ import msgspec
 from dray.api.core import Pod
 from dray.api.resource import AllocationResult, ResourceClaim
 from dray.scheduler.claims import PodClaims
-from dray.scheduler.devices import Booking
 from dray.scheduler.placing import Placement, Placer, Unplaceable
-from dray.scheduler.shape import PodShape
+from dray.scheduler.queue import Help
+from dray.scheduler.ways import Way, place_by_ways
 
 _MAX_ORDERS = 32
+_EXACT = 8  # numbers up to this are told as they are
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,23 +37,21 @@ class Member:
     """One pod of the gang, ready to be placed."""
 
     pod: Pod
-    shape: PodShape
-    claims: PodClaims
+    ways: tuple[Way, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GangPlacement:
-    """A place for every member; nothing is taken yet."""
+    """A place for every member; nothing is taken yet. All in the order of the members."""
 
     members: tuple[Member, ...]
-    placements: tuple[
-        Placement, ...
-    ]  # in the order of the members; a shared claim is in the first that needs it
+    ways: tuple[Way, ...]  # by which they were placed
+    placements: tuple[Placement, ...]  # a shared claim is in the first that needs it
 
 
 @dataclass(slots=True)
 class _Attempt:
-    placements: dict[str, Placement] = field(default_factory=dict)  # pod uid -> where
+    found: list[tuple[Member, Way, Placement]] = field(default_factory=list)
     decided: dict[str, AllocationResult] = field(default_factory=dict)  # claim uid -> what it gets
     undo: list[Callable[[], object]] = field(default_factory=list)
 
@@ -71,34 +74,42 @@ def place_gang(placer: Placer, members: Sequence[Member]) -> GangPlacement | Unp
         finally:
             attempt.take_back()
         if failed is None:
-            found = tuple(attempt.placements[each.pod.metadata.uid] for each in order)
-            return GangPlacement(tuple(order), found)
+            found = attempt.found
+            return GangPlacement(
+                tuple(order), tuple(way for _, way, _ in found), tuple(placement for _, _, placement in found)
+            )
         member, refusal = failed
         if member.pod.metadata.uid in been_first or order[0] is member:
-            return _gang_refusal(member, refusal, len(attempt.placements), len(members))
+            break
         been_first.add(member.pod.metadata.uid)
         order = [member, *(each for each in order if each is not member)]
-    return _gang_refusal(member, refusal, len(attempt.placements), len(members))
+    return _gang_refusal(placer, member, refusal, attempt, len(members))
 
 
 def _try_order(
     placer: Placer, order: Sequence[Member], attempt: _Attempt
 ) -> tuple[Member, Unplaceable] | None:
-    state, devices = placer.state, placer.devices
     for member in order:
-        claims = _with_decisions(member.claims, attempt.decided)
-        answer = placer.place(member.pod, member.shape, claims)
+        answer = place_by_ways(
+            placer, member.pod, member.ways, lambda claims: _with_decisions(claims, attempt.decided)
+        )
         if isinstance(answer, Unplaceable):
             return member, answer
-        uid = member.pod.metadata.uid
-        attempt.placements[uid] = answer
-        state.assume(member.pod, answer.node, member.shape, answer.extra)
-        attempt.undo.append(lambda uid=uid: state.forget(uid))  # type: ignore[misc]
-        for claim, allocation in zip(answer.claims, answer.allocations, strict=True):
+        way, placement = answer
+        attempt.found.append((member, way, placement))
+        _occupy(placer, member, way, placement, attempt.undo)
+        for claim, allocation in zip(placement.claims, placement.allocations, strict=True):
             attempt.decided[claim.metadata.uid] = allocation
-            booking: Booking = devices.take(claim.metadata.uid, allocation)
-            attempt.undo.append(booking.cancel)
+            attempt.undo.append(placer.devices.take(claim.metadata.uid, allocation).cancel)
     return None
+
+
+def _occupy(
+    placer: Placer, member: Member, way: Way, placement: Placement, undo: list[Callable[[], object]]
+) -> None:
+    uid = member.pod.metadata.uid
+    placer.state.assume(member.pod, placement.node, way.shape, placement.extra)
+    undo.append(lambda: placer.state.forget(uid))
 
 
 def _with_decisions(claims: PodClaims, decided: dict[str, AllocationResult]) -> PodClaims:
@@ -122,18 +133,70 @@ def _allocated(claim: ResourceClaim, allocation: AllocationResult) -> ResourceCl
 
 def _demand(member: Member) -> int:
     """Estimate how hard a pod is to place: devices first, then requests."""
+    return max((_demand_of(way) for way in member.ways), default=0)
+
+
+def _demand_of(way: Way) -> int:
     devices = sum(
         request.exactly.count or 1 if request.exactly else 1
-        for claim in member.claims.pending
+        for claim in way.claims.pending
         for request in claim.spec.devices.requests
     )
-    return devices * 1_000_000 + sum(1 for _ in member.shape.requests)
+    return devices * 1_000_000 + len(way.shape.requests)
 
 
-def _gang_refusal(member: Member, refusal: Unplaceable, placed: int, total: int) -> Unplaceable:
-    name = member.pod.metadata.name
+# --- refusals -----------------------------------------------------------------
+
+
+def _gang_refusal(
+    placer: Placer, member: Member, refusal: Unplaceable, attempt: _Attempt, total: int
+) -> Unplaceable:
+    placed = len(attempt.found)
+
+    def explain() -> str:
+        reason = _explain_among(placer, refusal, attempt)
+        return f"only {placed} of the {total} pods of the group fit together; {member.pod.metadata.name}: {reason}"
+
     return Unplaceable(
         refusal.wishes,
-        lambda: f"only {placed} of the {total} pods of the group fit together; {name}: {refusal.explain()}",
+        explain,
         stages=refusal.stages,
+        is_fatal=refusal.is_fatal,
+        about=f"{roughly(total)} pods: ",
     )
+
+
+def _explain_among(placer: Placer, refusal: Unplaceable, attempt: _Attempt) -> str:
+    """Explain while the members that were placed before are at their places."""
+    if any(member.pod.metadata.uid in placer.state.pods for member, _, _ in attempt.found):
+        return refusal.explain()  # asked late: they have found other places meanwhile
+    undo: list[Callable[[], object]] = []
+    try:
+        for member, way, placement in attempt.found:
+            _occupy(placer, member, way, placement, undo)
+            meta = member.pod.metadata
+            for allocation in placement.allocations:
+                owner = f"{meta.namespace}/{meta.name} of the same group"
+                undo.append(placer.devices.world.take(owner, allocation))
+        return refusal.explain()
+    finally:
+        while undo:
+            undo.pop()()
+
+
+def missing_members(missing: int, name: str, min_count: int) -> Unplaceable:
+    """Refuse a gang that has too few pods yet.
+
+    The number is rounded when it is large: so the text is true for a while, and a gang of a hundred that comes
+    pod by pod does not have each of them told a hundred times.
+    """
+    pods = "pod" if missing == 1 else "pods"
+    message = f"waiting for {roughly(missing)} more {pods} of group {name} (it starts with {min_count})"
+    return Unplaceable(frozenset((Help.GROUP, f"group:{name}")), lambda: message, about=message)
+
+
+def roughly(number: int) -> str:
+    """Spell a number so that large ones change seldom: `5`, `more than 64`."""
+    if number <= _EXACT:
+        return str(number)
+    return f"more than {1 << ((number - 1).bit_length() - 1)}"

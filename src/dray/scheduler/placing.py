@@ -54,6 +54,12 @@ class Unplaceable:
     stages: tuple[tuple[str, int], ...] = ()  # (stage, nodes still possible after it), in order
     is_fatal: bool = False  # an error that no node can cure
     gave_up: bool = False  # a search was cut short: there may be a place that we have no time to find
+    about: str = ""  # what else of the situation is news when it changes
+
+    @property
+    def cause(self) -> str:
+        """What people should know at once when it changes; mere counts per reason are not part of it."""
+        return self.about + next((stage for stage, left in self.stages if not left), "")
 
     def __bool__(self) -> bool:
         return False

@@ -2,11 +2,11 @@
 
 from scheduler_builders import SmallCluster, claim, container, device_class, node, pod, resource_slice
 
-from dray.scheduler import Member, PodClaims, place_gang, shape_of
+from dray.scheduler import Member, PodClaims, Way, missing_members, place_gang, shape_of
 
 
 def member(each, *claims):
-    return Member(each, shape_of(each), PodClaims((), tuple(claims)))
+    return Member(each, (Way(shape_of(each), PodClaims((), tuple(claims))),))
 
 
 def gpus(**devices):
@@ -67,3 +67,35 @@ def test_members_that_share_a_claim_meet_at_its_devices():
     answer = place_gang(small.placer, [member(pod(f"p{index}"), shared) for index in range(3)])
     assert len({each.node for each in answer.placements}) == 1
     assert [len(each.claims) for each in answer.placements] == [1, 0, 0], "only one of them allocates it"
+
+
+def test_a_refusal_is_explained_with_the_others_at_their_places():
+    small = gpus(a=1, b=1)
+    answer = place_gang(small.placer, [member(pod(f"p{index}"), claim(f"c{index}")) for index in range(3)])
+    assert "2 have one, but it is in use" in answer.explain()
+    assert small.state.pods == {}
+    assert small.place(pod("alone"), claim("alone")), "what was booked for the explanation is free again"
+
+
+def test_the_first_way_that_works_is_taken():
+    small = gpus(a=1, b=1)
+    nodes = small.state.nodes
+    each = pod("p")
+    ways = tuple(
+        Way(shape_of(each), PodClaims((), (claim(f"on-{name}", count),)), nodes[name].bit)
+        for name, count in (("a", 2), ("b", 1))
+    )
+    answer = place_gang(small.placer, [Member(each, ways)])
+    assert answer.ways == (ways[1],)
+    assert answer.placements[0].node == "b"
+    nowhere = place_gang(small.placer, [Member(each, ways[:1] * 2)])
+    assert nowhere.explain().count("0/1 nodes") == 2, "each way says what is wrong with it"
+
+
+def test_large_numbers_of_missing_pods_change_seldom():
+    texts = [missing_members(number, "ns/g", 100).explain() for number in range(1, 100)]
+    assert texts[0] == "waiting for 1 more pod of group ns/g (it starts with 100)"
+    assert texts[7] == "waiting for 8 more pods of group ns/g (it starts with 100)"
+    assert texts[8].startswith("waiting for more than 8 more pods")
+    assert texts[15] == texts[8] != texts[16]
+    assert len(set(texts)) == 12

@@ -195,6 +195,7 @@ class Caches:
             self.devices.set_class(new)
             self.extended.set_class(new)
         self.wake(Help.DEVICES)
+        self.wake(Help.NODES)  # what was a resource that no node has may be one that devices provide
 
     def _rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
         if new is None:

@@ -8,7 +8,7 @@ clear something out of the way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dray.allocator import AllocationError, Plan, Undo, World
@@ -27,6 +27,7 @@ from dray.scheduler import (
     PodClaims,
     PodShape,
     Unplaceable,
+    Way,
     choose_special,
     footprint,
     gather_claims,
@@ -34,6 +35,8 @@ from dray.scheduler import (
     judge_binding,
     kind_of,
     may_deallocate,
+    missing_members,
+    place_by_ways,
     place_gang,
     serves,
     shape_of,
@@ -141,9 +144,8 @@ class Decider:
             needed = self._members_missing(gang, pod)
             if needed > 1 or len(waiting_members) > 1:
                 return self._decide_gang(gang, waiting_members, needed)
-        asked = self.caches.extended.asked_by(pod) if "DRAExtendedResource" in self._features else frozenset()
-        if asked:
-            return self._decide_extended(pod, claims, asked)
+        if self._asked(pod):
+            return self._decide_extended(pod, claims)
         within = self._within(pod)
         if claims.pending and self.caches.has_company():
             answer = self._place_beside(pod, shape, claims, within)
@@ -289,10 +291,11 @@ class Decider:
         return wanted - placed
 
     def _decide_gang(self, group: PodGroup, pods: list[Pod], needed: int) -> Decision:
-        name = f"{group.metadata.namespace}/{group.metadata.name}"
+        name = key_of(group.metadata)
         if len(pods) < needed:
-            message = f"waiting for {needed - len(pods)} more pods of group {name} (it starts with {needed})"
-            return Unplaceable(frozenset((Help.GROUP, f"group:{name}")), lambda: message)
+            gang = group.spec.scheduling_policy.gang
+            wanted = gang.min_count if gang is not None else needed
+            return self._kept_in_vain(pods) or missing_members(needed - len(pods), name, wanted)
         members = []
         for pod in pods:
             claims = self.claims_of(pod)
@@ -300,36 +303,60 @@ class Decider:
                 return Unplaceable(
                     frozenset((f"group:{name}", *(f"claim:{key}" for key in claims.waits_for))),
                     lambda claims=claims: claims.message,  # type: ignore[misc]
+                    about=claims.message,
                 )
-            broken = self._broken(pod, claims)
-            if broken is not None:
-                return broken
-            members.append(Member(pod, shape_of(pod), claims))
+            ways = self._broken(pod, claims) or self._ways(pod, claims)
+            if not isinstance(ways, list):
+                return ways
+            members.append(Member(pod, tuple(ways)))
         answer = place_gang(self.placer, members)
         if isinstance(answer, Unplaceable) and 0 < needed < len(members):
             answer = place_gang(self.placer, members[:needed])
         if isinstance(answer, Unplaceable):
-            # An earlier attempt may have left some of them with devices: those stand in the way, of others, too.
-            for member in members:
-                unusable = self._unusable(member.pod, member.claims)
-                if unusable is not None:
-                    return unusable
-            return Unplaceable(
-                answer.wishes | {f"group:{name}", Help.GROUP}, answer.explain, answer.stages, answer.is_fatal
+            return self._kept_in_vain(pods) or replace(
+                answer, wishes=answer.wishes | {f"group:{name}", Help.GROUP}
             )
         return [
-            Placed(each.pod, each.shape, each.claims, placement, self._claim_group(each.pod))
-            for each, placement in zip(answer.members, answer.placements, strict=True)
+            Placed(each.pod, way.shape, way.claims, placement, self._claim_group(each.pod), way.mappings)
+            for each, way, placement in zip(answer.members, answer.ways, answer.placements, strict=True)
         ]
+
+    def _kept_in_vain(self, pods: Sequence[Pod]) -> ClearFirst | Later | None:
+        """Find what an earlier attempt has left to a gang that cannot start: it stands in the way, of others, too."""
+        for pod in pods:
+            claims = self.claims_of(pod)
+            unusable = self._unusable(pod, claims) if isinstance(claims, PodClaims) else None
+            unusable = unusable or self._special_in_vain(pod)
+            if unusable is not None:
+                return unusable
+        return None
 
     # --- extended resources ---------------------------------------------------------
 
-    def _decide_extended(self, pod: Pod, claims: PodClaims, asked: frozenset[str]) -> Decision:
-        """Try each kind of node with the claim that the pod would need there.
+    def _asked(self, pod: Pod) -> frozenset[str]:
+        """Return the extended resources of the pod that devices may provide."""
+        return self.caches.extended.asked_by(pod) if "DRAExtendedResource" in self._features else frozenset()
 
-        If such a claim exists, ours from an earlier attempt or another scheduler's, the pod goes on with it.
+    def _decide_extended(self, pod: Pod, claims: PodClaims) -> Decision:
+        """Try each kind of node with the claim that the pod would need there."""
+        ways = self._ways(pod, claims)
+        if not isinstance(ways, list):
+            return ways
+        answer = place_by_ways(self.placer, pod, ways)
+        if isinstance(answer, Unplaceable):
+            return self._special_in_vain(pod) or replace(answer, wishes=answer.wishes | {Help.DEVICES})
+        way, placement = answer
+        return [Placed(pod, way.shape, way.claims, placement, self._claim_group(pod), way.mappings)]
+
+    def _ways(self, pod: Pod, claims: PodClaims) -> list[Way] | ClearFirst | NotReady:
+        """Return the ways to place a pod: one, or one for each kind of node if it asks for extended resources.
+
+        If a claim for those exists, ours from an earlier attempt or another scheduler's, the pod goes on with it.
         Only when that leads nowhere it is deleted, and the pod starts anew.
         """
+        within, asked = self._within(pod), self._asked(pod)
+        if not asked:
+            return [Way(shape_of(pod), claims, within)]
         made, leftovers = choose_special(pod, self.caches.special_claims(pod))
         if leftovers:
             name = leftovers[0].metadata.name
@@ -338,10 +365,8 @@ class Decider:
             unfit = self._broken(pod, PodClaims((made,)))
             if unfit is not None:
                 return unfit
-        refusals: list[Unplaceable] = []
-        within = self._within(pod)
+        ways = []
         for nodes, by_devices in variants(self.caches.state, asked):
-            shape = shape_of(pod, without=by_devices)
             mappings: Mappings = ()
             wanted = claims
             if by_devices:
@@ -349,18 +374,18 @@ class Decider:
                 wanted = _with_special(claims, special, made)
             if made is not None and made not in wanted.all:
                 continue  # it was made for another kind of nodes
-            answer = self.placer.place(pod, shape, wanted, within=nodes if within is None else nodes & within)
-            if isinstance(answer, Placement):
-                return [Placed(pod, shape, wanted, answer, self._claim_group(pod), mappings)]
-            refusals.append(answer)
-        if made is not None:
-            return self._unless_fresh(
-                ClearFirst(made, f"claim {made.metadata.name} leads nowhere; the pod starts anew", "delete")
-            )
-        if not refusals:
-            return Unplaceable(frozenset({Help.NODES}), lambda: "0/0 nodes: the cluster has no nodes")
-        wishes = frozenset().union(*(each.wishes for each in refusals))
-        return Unplaceable(wishes | {Help.DEVICES}, lambda: "; ".join(each.explain() for each in refusals))
+            shape = shape_of(pod, without=by_devices)
+            ways.append(Way(shape, wanted, nodes if within is None else nodes & within, mappings))
+        return ways
+
+    def _special_in_vain(self, pod: Pod) -> ClearFirst | Later | None:
+        """Find the claim for extended resources with which a pod that was refused went on."""
+        made, _ = choose_special(pod, self.caches.special_claims(pod))
+        if made is None:
+            return None
+        return self._unless_fresh(
+            ClearFirst(made, f"claim {made.metadata.name} leads nowhere; the pod starts anew", "delete")
+        )
 
 
 def _with_special(claims: PodClaims, wanted: ResourceClaim, made: ResourceClaim | None) -> PodClaims:

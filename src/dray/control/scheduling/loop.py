@@ -10,6 +10,7 @@ returns to the queue.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import uuid
@@ -56,6 +57,7 @@ _FIRST_PAUSE_AFTER_GIVING_UP = 10.0
 _CONFLICTS_TO_TELL = 5  # one conflict is nothing to talk about, a row of them is
 _COMPANY_FACTOR = 16
 _LONGEST_COURTESY = 15.0
+_CLEARING = "something is cleared out of the way"  # cause of a refusal
 _WARM_AT_ONCE = 20  # nodes; a few milliseconds
 # A pod that wants nothing of a node but devices; the tolerations are added by API servers to every pod.
 _PLAIN_POD = Pod(
@@ -227,7 +229,8 @@ class SchedulingLoop:
             priority=pod.spec.priority or 0,
             sequence=self._sequence,
         )
-        if refusal is not None:
+        # The standing refusal of a gang was true before this pod came; the gang is tried anew, and all are told.
+        if refusal is not None and self.decider.gang_of(pod) is None:
             self.statistics.refused += 1
             self.reporter.refused(pod, refusal)
 
@@ -241,6 +244,9 @@ class SchedulingLoop:
         key = key_of(pod.metadata)
         self.caches.queue.remove(key)
         self._no_longer_waits(key, pod)
+        group_key = _group_key(pod)
+        if group_key in self._waiting_of_group and pod.metadata.uid not in self.caches.state.pods:
+            self.caches.wake(f"group:{group_key}")  # the others wait for one more now, or fit without it
         self.caches.nominated.pop(pod.metadata.uid, None)
         self.reporter.forget(pod.metadata.uid)
         self._changed.set()
@@ -248,8 +254,12 @@ class SchedulingLoop:
     def _no_longer_waits(self, key: str, pod: Pod) -> None:
         self._shapes.pop(key, None)
         group_key = _group_key(pod)
-        if group_key is not None:
-            self._waiting_of_group[group_key].discard(key)
+        if group_key is None:
+            return
+        waiting = self._waiting_of_group[group_key]
+        waiting.discard(key)
+        if not waiting:
+            del self._waiting_of_group[group_key]
 
     async def _warm_up(self) -> None:
         """While nothing is to do, take in all devices, a few nodes at a time, and judge nodes for plain pods."""
@@ -330,7 +340,8 @@ class SchedulingLoop:
         group_key = _group_key(entry.item)
         if group_key is None:
             return [entry.item]
-        entries = [self.caches.queue.get(key) for key in self._waiting_of_group[group_key] | {entry.key}]
+        keys = self._waiting_of_group.get(group_key, set()) | {entry.key}
+        entries = [self.caches.queue.get(key) for key in keys]
         waiting = [each for each in entries if each is not None]
         return [each.item for each in sorted(waiting, key=lambda each: each.sequence)]
 
@@ -343,6 +354,7 @@ class SchedulingLoop:
             self._book(placed)
             self.caches.queue.done(member)
             self._no_longer_waits(key, placed.pod)
+            self.reporter.placed(placed.pod)
             entries.append(member)
         self.statistics.placed += len(decision)
         self._commits += 1
@@ -356,9 +368,12 @@ class SchedulingLoop:
         claims = self.decider.claims_of(pod)
         if not isinstance(claims, NotReady):
             queue.rekind(entry, self.decider.kind_of(pod, shape, claims))
-            if self.options.may_preempt and len(members) == 1:
+            is_incomplete = Help.GROUP in refusal.wishes  # nobody is evicted for a gang that is not there yet
+            if self.options.may_preempt and len(members) == 1 and not is_incomplete:
                 self._preempt(pod, shape, claims)
-        message = self.reporter.refused(pod, refusal.explain)
+        is_gang = self.decider.gang_of(pod) is not None
+        explain = functools.cache(refusal.explain)  # once for all members
+        message = self.reporter.refused(pod, explain, refusal.cause, may_settle=is_gang)
         if refusal.gave_up:
             # Every freed device would make us search in vain again, and all others wait meanwhile.
             pause = _FIRST_PAUSE_AFTER_GIVING_UP * 2 ** min(entry.failures, 5)
@@ -367,13 +382,13 @@ class SchedulingLoop:
         queue.park(entry, refusal.wishes, message, now)
         for member in members:
             if member is not pod:
-                self.reporter.refused(member, message)
+                self.reporter.refused(member, explain, refusal.cause, may_settle=is_gang)
                 queue.park_waiting(key_of(member.metadata), refusal.wishes, message, now)
 
     def _clear(self, entry: Entry[Pod], decision: ClearFirst, now: float) -> None:
         """Remove what stands in the way, and try the pod again when the claim has changed."""
         key = key_of(decision.claim.metadata)
-        message = self.reporter.refused(entry.item, decision.message)
+        message = self.reporter.refused(entry.item, decision.message, _CLEARING)
         self.caches.queue.park(entry, frozenset({f"claim:{key}", Help.DEVICES}), message, now)
         self._start(self._clear_claim(decision, entry.key))
 

@@ -3,8 +3,12 @@
 A refused pod gets the condition PodScheduled=False with the counts per reason, and an
 event with the same text; so does one whose commit failed, with the reason SchedulerError
 as kube-scheduler has it. Reports wait in a line of their own, so that they never slow
-down placing; a pod is reported again only when the text changed and some time has
-passed, because with every freed device the counts change a little.
+down placing.
+
+A pod is reported again when the text changed. With every freed device the counts change a little,
+so those wait for half a minute; but another cause (now it is the devices, not the room; one more pod of the
+gang is there) is told after a second, in which more news may come in. The last of them is said, whether
+the pod is tried again or not.
 """
 
 from __future__ import annotations
@@ -24,12 +28,14 @@ from dray.control.scheduling.timestamps import timestamp
 
 log = logging.getLogger("dray.scheduler")
 
-REPEAT_AFTER = 30.0  # seconds before a changed text is reported again
+REPEAT_AFTER = 30.0  # seconds before a text is reported again in which only counts have changed
+NEWS_AFTER = 1.0  # seconds before another cause is reported; pods of a gang come in a row
 NOT_READY_AFTER = 2.0  # claims from templates take a moment; say nothing until then
 BUSY_FOR = 1.0  # seconds after a binding in which pods that wait for claims are taken to be next
 LONGEST_SILENCE = 20.0  # seconds; however busy everybody is, then people are told
 RETRY_AFTER = 1.0  # seconds before a report that got lost is repeated
 MOST_SETTLED = 4096
+FAILURE = "SchedulerError"  # as kube-scheduler has it
 _MAX_MESSAGE = 1024
 
 
@@ -38,6 +44,24 @@ class _Report:
     pod: Pod
     message: str
     reason: str = "Unschedulable"
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    text: str
+    cause: str | None
+    when: float  # loop time
+
+
+@dataclass(slots=True)
+class _Held:
+    """News that is not told yet."""
+
+    pod: Pod
+    text: str
+    cause: str | None
+    due: float  # loop time
+    timer: asyncio.TimerHandle
 
 
 class Reporter:
@@ -57,7 +81,8 @@ class Reporter:
         self._now = now
         self._line: asyncio.Queue[str] = asyncio.Queue()
         self._next: dict[str, _Report] = {}  # pod uid -> what to say; newer replaces older
-        self._said: dict[str, tuple[str, float]] = {}  # pod uid -> (text, when)
+        self._said: dict[str, _Said] = {}  # by pod uid
+        self._held: dict[str, _Held] = {}  # by pod uid
         self._failed: dict[str, str] = {}  # pod uid -> text of its last failure, until something else is said
         self._unready: dict[str, asyncio.TimerHandle] = {}
         self._last_bound = float("-inf")  # loop time
@@ -87,20 +112,76 @@ class Reporter:
 
     # --- what happened --------------------------------------------------------
 
-    def refused(self, pod: Pod, explain: str | Callable[[], str]) -> str:
-        """No node takes the pod. Returns the text, which is made only when it will be said."""
-        uid = pod.metadata.uid
-        said = self._said.get(uid)
-        clock = asyncio.get_running_loop().time()
-        if said is not None and clock - said[1] < REPEAT_AFTER:
-            return said[0]
-        message = explain if isinstance(explain, str) else explain()
+    def refused(
+        self,
+        pod: Pod,
+        explain: str | Callable[[], str],
+        cause: str | None = None,
+        *,
+        may_settle: bool = False,
+    ) -> str:
+        """No node takes the pod. Returns the text, which is made only when it will be said.
+
+        `cause` is what people must know soon when it changes; None stands for any. With `may_settle` even the
+        first word waits a moment: what is missing may be on its way.
+        """
+        uid, clock = pod.metadata.uid, asyncio.get_running_loop().time()
+        said, held = self._said.get(uid), self._held.get(uid)
         self._unready_no_more(uid)
+        if said is not None and clock - said.when < REPEAT_AFTER and _is_same(said.cause, cause):
+            self._hold_no_more(uid)  # it was something else in between
+            return said.text
+        if held is not None and held.cause == cause:
+            return held.text
+        text = explain if isinstance(explain, str) else explain()
+        if said is not None:
+            due = said.when + NEWS_AFTER
+        elif held is not None:
+            due = held.due
+        else:
+            due = clock + NEWS_AFTER if may_settle else clock
+        if due <= clock:
+            self._tell(pod, text, cause)
+        else:
+            self._hold(pod, text, cause, due)
+        return text
+
+    def _tell(self, pod: Pod, text: str, cause: str | None) -> None:
+        uid = pod.metadata.uid
+        self._hold_no_more(uid)
         self._failed.pop(uid, None)
-        if said is None or said[0] != message:
-            self._say(_Report(pod, message))
-        self._said[uid] = (message, clock)
-        return message
+        said = self._said.get(uid)
+        if said is None or said.text != text:
+            self._say(_Report(pod, text))
+        self._said[uid] = _Said(text, cause, asyncio.get_running_loop().time())
+
+    def _hold(self, pod: Pod, text: str, cause: str | None, due: float) -> None:
+        uid = pod.metadata.uid
+        held = self._held.get(uid)
+        if held is not None and held.due == due:
+            held.pod, held.text, held.cause = pod, text, cause
+            return
+        self._hold_no_more(uid)
+        timer = asyncio.get_running_loop().call_at(due, self._tell_held, uid)
+        self._held[uid] = _Held(pod, text, cause, due, timer)
+
+    def _tell_held(self, uid: str) -> None:
+        held = self._held[uid]
+        self._tell(held.pod, held.text, held.cause)
+
+    def _hold_no_more(self, uid: str) -> None:
+        held = self._held.pop(uid, None)
+        if held is not None:
+            held.timer.cancel()
+
+    def placed(self, pod: Pod) -> None:
+        """There is a place for the pod: what was not said yet need not be said, and must not get in the way."""
+        uid = pod.metadata.uid
+        self._hold_no_more(uid)
+        report = self._next.get(uid)
+        if report is not None and report.reason != FAILURE:
+            del self._next[uid]
+            self._said.pop(uid, None)
 
     def not_ready(self, pod: Pod, message: str) -> None:
         """The pod waits for its claims; said only if that lasts.
@@ -127,12 +208,13 @@ class Reporter:
         """A commit failed for a reason that people should see; the next refusal will be said anew."""
         uid = pod.metadata.uid
         self._said.pop(uid, None)
+        self._hold_no_more(uid)
         self._unready_no_more(uid)
         if self._failed.get(uid) == message:
             self._recorder.record(kinds.PODS, pod.metadata, "Warning", "FailedScheduling", message)
             return
         self._failed[uid] = message
-        self._say(_Report(pod, message, reason="SchedulerError"))
+        self._say(_Report(pod, message, reason=FAILURE))
 
     def bound(self, pod: Pod, node: str) -> None:
         """The pod has a node. An event of that costs a write per pod, so it is recorded only if wanted."""
@@ -151,6 +233,7 @@ class Reporter:
         self._said.pop(uid, None)
         self._failed.pop(uid, None)
         self._next.pop(uid, None)
+        self._hold_no_more(uid)
         self._unready_no_more(uid)
 
     def _unready_no_more(self, uid: str) -> None:
@@ -182,3 +265,7 @@ class Reporter:
         path = kinds.PODS.path(meta.namespace, meta.name, "status")
         await self._client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
         self._recorder.record(kinds.PODS, meta, "Warning", "FailedScheduling", message)
+
+
+def _is_same(cause: str | None, other: str | None) -> bool:
+    return cause is None or other is None or cause == other

@@ -1,0 +1,199 @@
+"""Deciding about gangs with extended resources: all or none, and nothing is kept in vain."""
+
+import asyncio
+
+import msgspec
+import pytest
+from scheduler_builders import allocated, container, device_class, node, pod, resource_slice
+
+from dray.api.core import PodGroup
+from dray.api.features import Features
+from dray.api.resource import ResourceClaim
+from dray.control.scheduling.caches import Caches
+from dray.control.scheduling.deciding import ClearFirst, Decider, Later
+from dray.control.scheduling.waiting import BindingWaits
+from dray.scheduler import Placer, Unplaceable, shape_of, special_name
+from dray.scheduler.extended import IN_MEMORY_NAME
+
+GPU = "example.com/gpu"
+IMPLICIT = "deviceclass.resource.kubernetes.io/gpu"
+
+
+class World:
+    """Caches that a test fills by hand, and the decider on top."""
+
+    def __init__(self, *objects, min_count=2, features=()):
+        gates = Features.default().switched(list(features), [])
+        waits = BindingWaits(lambda: None, lambda: 0.0, 600)
+        self.caches = caches = Caches(None, "dray", gates, lambda: "share", waits)
+        placer = Placer(caches.state, caches.devices, caches.neighbours)
+        self.decider = Decider(caches, placer, gates)
+        for each in objects:
+            handler = {
+                "Node": caches._node_changed,
+                "ResourceSlice": caches._slice_changed,
+                "DeviceClass": caches._class_changed,
+            }[type(each).__name__]
+            handler(None, each)
+        self.group(min_count)
+
+    def group(self, min_count):
+        """Let the gang start with so many pods."""
+        gang = {"schedulingPolicy": {"gang": {"minCount": min_count}}}
+        body = {"metadata": {"name": "gang", "namespace": "ns", "uid": "uid-gang"}, "spec": gang}
+        self.caches.groups.items["ns/gang"] = msgspec.convert(body, PodGroup)
+
+    def decide(self, *pods):
+        return self.decider.decide(pods[0], shape_of(pods[0]), list(pods))
+
+    def keep(self, claim):
+        """Let a claim be on the server."""
+        key = f"{claim.metadata.namespace}/{claim.metadata.name}"
+        self.caches.claims.items[key] = claim
+        self.caches._claim_changed(None, claim)
+
+
+def member(name, wish=GPU, count=1, **more):
+    group = {"podGroupName": "gang"}
+    return pod(name, containers=[container(**{wish: str(count)})], scheduling_group=group, **more)
+
+
+def made_for(each, placed):
+    """The special claim of a placement, as it is on the server when it was written and its scheduler died."""
+    [wanted], [allocation] = placed.placement.claims, placed.placement.allocations
+    found = msgspec.to_builtins(allocated(wanted, allocation, each.metadata.uid))
+    found["metadata"] |= {
+        "name": special_name(each),
+        "uid": f"uid-{special_name(each)}",
+        "resourceVersion": "7",
+    }
+    return msgspec.convert(found, ResourceClaim)
+
+
+def hardware(**devices):
+    return [
+        device_class(extended_resource_name=GPU),
+        *map(node, devices),
+        *(resource_slice(name, *(f"g{i}" for i in range(count))) for name, count in devices.items()),
+    ]
+
+
+@pytest.mark.parametrize("wish", [GPU, IMPLICIT])
+async def test_every_member_gets_a_claim_of_its_own(wish):
+    world = World(*hardware(a=1, b=1))
+    pods = [member("p0", wish), member("p1", wish)]
+    decision = world.decide(*pods)
+    assert {each.placement.node for each in decision} == {"a", "b"}
+    for placed in decision:
+        [claim] = placed.placement.claims
+        assert claim.metadata.name == IN_MEMORY_NAME
+        assert claim.metadata.uid == f"extended:{placed.pod.metadata.uid}"
+        [mapping] = placed.mappings
+        assert (mapping.resource_name, mapping.request_name) == (wish, "container-0-request-0")
+        assert wish not in dict(placed.shape.requests), "the node is not to provide what devices do"
+    assert world.caches.state.pods == {}, "nothing is taken by deciding"
+
+
+async def test_too_few_devices_and_nobody_gets_one():
+    world = World(*hardware(a=1, b=1), min_count=3)
+    refusal = world.decide(*(member(f"p{index}") for index in range(3)))
+    assert isinstance(refusal, Unplaceable)
+    text = refusal.explain()
+    assert "only 2 of the 3 pods of the group fit together" in text
+    assert "2 have one, but it is in use" in text, "the others' places count while one is explained"
+    assert "of the same group" in text
+    assert world.decide(member("p0"), member("p1")) is not None
+    assert world.caches.state.pods == {}
+
+
+async def test_as_many_as_the_gang_needs_start_when_not_all_fit():
+    world = World(*hardware(a=1, b=1), min_count=2)
+    decision = world.decide(*(member(f"p{index}") for index in range(3)))
+    assert [each.pod.metadata.name for each in decision] == ["p0", "p1"]
+
+
+async def test_a_plugin_serves_some_and_devices_the_others():
+    world = World(*hardware(a=1), node("plugin", **{GPU: "1"}))
+    decision = world.decide(member("p0"), member("p1"))
+    by_node = {each.placement.node: each for each in decision}
+    assert sorted(by_node) == ["a", "plugin"]
+    assert by_node["plugin"].mappings == ()
+    assert by_node["plugin"].placement.claims == ()
+    assert len(by_node["a"].mappings) == 1
+
+
+async def test_without_a_class_the_resource_is_one_that_no_node_has():
+    world = World(node("a"), resource_slice("a", "g0", "g1"))
+    refusal = world.decide(member("p0"), member("p1"))
+    assert f"insufficient {GPU}" in refusal.explain()
+
+
+async def test_without_the_gate_devices_do_not_stand_behind_resources():
+    world = World(*hardware(a=2))
+    world.decider._features = Features.default().switched([], ["DRAExtendedResource"])
+    assert isinstance(world.decide(member("p0"), member("p1")), Unplaceable)
+
+
+async def test_a_gang_goes_on_with_the_claims_that_it_finds():
+    world = World(*hardware(a=1, b=1))
+    pods = [member("p0"), member("p1")]
+    first = {each.pod.metadata.name: each for each in world.decide(*pods)}
+    made = made_for(pods[1], first["p1"])
+    world.keep(made)
+    again = {each.pod.metadata.name: each for each in world.decide(*pods)}
+    assert again["p1"].placement.node == first["p1"].placement.node
+    assert again["p1"].placement.claims == (), "it is allocated already"
+    assert again["p1"].claims.allocated == (made,)
+    assert again["p1"].mappings == first["p1"].mappings
+    assert again["p0"].placement.node != again["p1"].placement.node
+
+
+@pytest.mark.parametrize("n_pods", [1, 3], ids=["too few pods", "too few devices"])
+async def test_a_gang_that_cannot_start_keeps_no_claims(n_pods):
+    world = World(*hardware(a=1, b=1), min_count=2)
+    pods = [member("p0"), member("p1")]
+    placed = world.decide(*pods)
+    made = made_for(pods[0], placed[0])
+    world.keep(made)
+    world.group(3)
+    decision = world.decide(*[*pods, member("p2")][:n_pods])
+    assert isinstance(decision, ClearFirst)
+    assert (decision.claim, decision.way) == (made, "delete")
+
+
+async def test_a_claim_that_another_scheduler_has_just_allocated_is_left_to_it_for_a_moment():
+    world = World(*hardware(a=1, b=1), min_count=3)
+    pods = [member("p0"), member("p1"), member("p2")]
+    small = World(*hardware(a=1, b=1))
+    made = made_for(pods[0], small.decide(*pods[:2])[0])
+    world.keep(made)
+    world.caches.elsewhere[made.metadata.uid] = asyncio.get_running_loop().time()
+    assert isinstance(world.decide(*pods), Later)
+
+
+async def test_leftovers_are_deleted_before_the_gang_starts():
+    world = World(*hardware(a=1, b=1))
+    pods = [member("p0"), member("p1")]
+    made = made_for(pods[1], next(each for each in world.decide(*pods) if each.pod is pods[1]))
+    other = msgspec.to_builtins(made)
+    other["metadata"] |= {"name": "p1-extended-resources-other", "uid": "uid-other"}
+    other["status"] = {}
+    world.keep(made)
+    world.keep(msgspec.convert(other, ResourceClaim))
+    decision = world.decide(*pods)
+    assert (decision.way, decision.claim.metadata.uid) == ("delete", "uid-other")
+
+
+async def test_the_missing_pods_are_counted_and_the_group_is_named():
+    world = World(*hardware(a=1), min_count=3)
+    one, two = world.decide(member("p0")), world.decide(member("p0"), member("p1"))
+    assert one.explain() == "waiting for 2 more pods of group ns/gang (it starts with 3)"
+    assert two.explain() == "waiting for 1 more pod of group ns/gang (it starts with 3)"
+    assert one.cause != two.cause
+
+
+async def test_a_gang_keeps_off_nodes_that_are_cleared_for_more_important_pods():
+    world = World(*hardware(a=2, b=2))
+    world.caches.nominated["important"] = ("a", 1000)
+    decision = world.decide(member("p0"), member("p1"))
+    assert {each.placement.node for each in decision} == {"b"}
