@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
-from scheduler_builders import allocated, container, device_class, node, pod, resource_slice
+from scheduler_builders import allocated, claim, container, device_class, node, pod, resource_slice
 
 from dray.api.core import PodGroup
 from dray.api.features import Features
@@ -197,3 +197,23 @@ async def test_a_gang_keeps_off_nodes_that_are_cleared_for_more_important_pods()
     world.caches.nominated["important"] = ("a", 1000)
     decision = world.decide(member("p0"), member("p1"))
     assert {each.placement.node for each in decision} == {"b"}
+
+
+@pytest.mark.parametrize("n_pods", [1, 2], ids=["too few pods", "too few devices"])
+async def test_a_gang_that_cannot_start_keeps_no_allocations_either(n_pods):
+    def with_claim(name):
+        entry = {"name": "c", "resourceClaimName": f"of-{name}"}
+        return pod(name, scheduling_group={"podGroupName": "gang"}, resource_claims=[entry])
+
+    world = World(*hardware(a=1))
+    pods = [with_claim("p0"), with_claim("p1")]
+    special = world.decide(member("x"), pod("y", scheduling_group={"podGroupName": "gang"}))[0]
+    [allocation] = special.placement.allocations
+    first = msgspec.to_builtins(allocated(claim("of-p0"), allocation))
+    selector = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "values": ["a"]}]}]}
+    first["status"]["allocation"]["nodeSelector"] = selector
+    first["metadata"]["resourceVersion"] = "7"
+    world.keep(msgspec.convert(first, ResourceClaim))
+    world.keep(claim("of-p1", resourceVersion="8"))
+    decision = world.decide(*pods[:n_pods])
+    assert (decision.way, decision.claim.metadata.name) == ("deallocate", "of-p0")

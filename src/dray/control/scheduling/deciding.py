@@ -29,6 +29,7 @@ from dray.scheduler import (
     Unplaceable,
     Way,
     choose_special,
+    claim_keys,
     footprint,
     gather_claims,
     has_binding_conditions,
@@ -324,12 +325,23 @@ class Decider:
     def _kept_in_vain(self, pods: Sequence[Pod]) -> ClearFirst | Later | None:
         """Find what an earlier attempt has left to a gang that cannot start: it stands in the way, of others, too."""
         for pod in pods:
-            claims = self.claims_of(pod)
-            unusable = self._unusable(pod, claims) if isinstance(claims, PodClaims) else None
-            unusable = unusable or self._special_in_vain(pod)
+            unusable = None
+            if pod.metadata.uid in self.caches.special_by_pod:
+                unusable = self._special_in_vain(pod)
+            if unusable is None and self._has_allocation(pod):
+                claims = self.claims_of(pod)
+                unusable = self._unusable(pod, claims) if isinstance(claims, PodClaims) else None
             if unusable is not None:
                 return unusable
         return None
+
+    def _has_allocation(self, pod: Pod) -> bool:
+        """Whether a claim of the pod is allocated; asked about all that wait whenever one joins a gang, so quick."""
+        if not pod.spec.resource_claims:
+            return False
+        found = claim_keys(pod, self._claim_group(pod))
+        claims = () if isinstance(found, NotReady) else map(self.caches.claims.get, found)
+        return any(claim is not None and claim.status.allocation is not None for claim in claims)
 
     # --- extended resources ---------------------------------------------------------
 
