@@ -298,6 +298,14 @@ class Cluster:
         )
 
 
+async def changes(client, resource, namespace, version):
+    """Yield every change after a revision. A server may end a watch whenever it likes: it is resumed."""
+    while True:
+        async for event in client.watch(resource, namespace, resourceVersion=version):
+            version = event.object["metadata"]["resourceVersion"]
+            yield event
+
+
 def claim_spec(*requests, constraints=()):
     """Spell the spec of a claim."""
     spelled = [

@@ -9,6 +9,7 @@ import aiohttp
 import checker
 import peers
 import pytest
+from clusters import changes
 
 from dray.client import AlreadyExists, Conflict, NotFound, ServerFailed
 from dray.client import resources as kinds
@@ -226,8 +227,7 @@ class Watcher:
         return self
 
     async def _follow(self, version):
-        stream = self.cluster.client.watch(kinds.CLAIMS, self.cluster.namespace, resourceVersion=version)
-        async for event in stream:
+        async for event in changes(self.cluster.client, kinds.CLAIMS, self.cluster.namespace, version):
             if event.object["metadata"]["name"] == self._LAST:
                 self._has_ended.set()
             self.problems += self.ledger.see(event.object, is_gone=event.type == "DELETED")

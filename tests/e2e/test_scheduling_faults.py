@@ -7,7 +7,7 @@ import sys
 import checker
 import peers
 import pytest
-from clusters import Cluster
+from clusters import Cluster, changes
 
 from dray.client import Client, TransportError
 from dray.client import resources as kinds
@@ -55,7 +55,7 @@ async def _watch_live(cluster, problems):
     for each in listed.items:
         problems += ledger.see(each)
     version = listed.metadata.resource_version
-    async for event in cluster.client.watch(kinds.CLAIMS, cluster.namespace, resourceVersion=version):
+    async for event in changes(cluster.client, kinds.CLAIMS, cluster.namespace, version):
         problems += ledger.see(event.object, is_gone=event.type == "DELETED")
 
 

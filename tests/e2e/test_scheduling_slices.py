@@ -14,7 +14,7 @@ from collections import Counter
 
 import checker
 import pytest
-from clusters import Cluster
+from clusters import Cluster, changes
 from test_chaos import beat
 from use_judge import UseJudge
 
@@ -175,7 +175,7 @@ async def _judge_gifts(cluster, pools, problems):
     async with Client.connect(cluster.peer.kubeconfig) as client:
         version = (await client.list(kinds.CLAIMS, cluster.namespace)).metadata.resource_version
         held = set()  # claims that are allocated
-        async for event in client.watch(kinds.CLAIMS, cluster.namespace, resourceVersion=version):
+        async for event in changes(client, kinds.CLAIMS, cluster.namespace, version):
             claim = event.object
             name, results = claim["metadata"]["name"], checker.results_of(claim)
             if not results or event.type == "DELETED":
