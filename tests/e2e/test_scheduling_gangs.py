@@ -25,8 +25,9 @@ async def member(cluster, name, wish=None, **more):
     wish = {wish or cluster.extended: "1"}
     group = {"podGroupName": "gang"}
     await cluster.pod(name, resources={"requests": wish, "limits": wish}, schedulingGroup=group, **more)
-    if not (await cluster.get_pod(name))["spec"].get("schedulingGroup"):
-        pytest.skip("this server drops spec.schedulingGroup")
+    assert (await cluster.get_pod(name))["spec"].get("schedulingGroup"), (
+        "the server drops spec.schedulingGroup"
+    )
 
 
 async def nodes_of(cluster, names):

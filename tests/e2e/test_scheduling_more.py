@@ -232,8 +232,8 @@ async def test_a_gang_starts_together_or_not_at_all(peer):
         await cluster.start_scheduler()
         for index in range(3):
             await cluster.pod(f"p{index}", templates=["one"], schedulingGroup={"podGroupName": "gang"})
-        if not (await cluster.get_pod("p0"))["spec"].get("schedulingGroup"):
-            pytest.skip("this server drops spec.schedulingGroup")
+        pod = await cluster.get_pod("p0")
+        assert pod["spec"].get("schedulingGroup"), "the server drops spec.schedulingGroup"
         await cluster.refused("p2", words="group")
         pods = [await cluster.get_pod(f"p{index}") for index in range(3)]
         assert [pod["spec"].get("nodeName") for pod in pods] == [None, None, None]

@@ -196,7 +196,7 @@ async def _serve(args: argparse.Namespace) -> int:
         # What was loaded stays; what requests leave behind is mostly freed without the collector.
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        # The store's writer thread needs the interpreter for moments only, but each write waits for them.
+        # When the store's thread writes, it needs the interpreter for moments only, but each write waits for them.
         sys.setswitchinterval(0.0005)
         front = Front(cluster.server, args.bind_address, args.secure_port, tls)
         await front.start()
