@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts heavy kubernetes bench clean
+.PHONY: help setup demo test check format lint types contracts heavy kubernetes bench package clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -18,8 +18,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dray needs Python 3.11 or newer (this is $$($(PYTHON) -V)); try: make PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing dray and its tools into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.5"
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --group dev -e .
+	@tools/install $(BIN)/python dev
 	@touch $@
 
 demo: $(STAMP)  ## the main job: see DRA at work on simulated hardware
@@ -28,7 +27,7 @@ demo: $(STAMP)  ## the main job: see DRA at work on simulated hardware
 test: $(STAMP)  ## the quick tests (no root, no network)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not heavy and not kubernetes"
 
-check: format-check lint types contracts  ## format, lint, types, import contracts
+check: format-check lint types contracts changelog  ## format, lint, types, import contracts, changelog
 
 format: $(STAMP)  ## rewrite the code in the house format
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
@@ -46,6 +45,10 @@ types: $(STAMP)
 contracts: $(STAMP)
 	@$(BIN)/lint-imports --no-cache
 
+.PHONY: changelog
+changelog: $(STAMP)
+	@$(BIN)/python tools/changelog.py verify
+
 heavy: $(STAMP)  ## long tests: crash rounds, large random worlds
 	@$(BIN)/python -m pytest -m heavy
 
@@ -55,6 +58,11 @@ kubernetes: $(STAMP)  ## end-to-end suite on a real kube-apiserver (built once, 
 
 bench: $(STAMP)  ## measure against upstream; writes BENCHMARKS.md
 	@$(BIN)/python -m bench
+
+package: $(STAMP)  ## build the sdist and the wheel into dist/
+	@rm -rf dist
+	@$(BIN)/python -m uv build --quiet || { $(BIN)/python -m pip install --quiet build && $(BIN)/python -m build; }
+	@ls -l dist
 
 clean:  ## remove what was built
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis

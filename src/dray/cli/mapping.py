@@ -16,7 +16,7 @@ from dray.sim.picture import draw_png, draw_svg, draw_text
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--svg", metavar="FILE", help="write a scalable picture")
-    parser.add_argument("--png", metavar="FILE", help="write a bitmap (needs: pip install 'dray[png]')")
+    parser.add_argument("--png", metavar="FILE", help="write a bitmap (needs: pip install 'dray-dra[png]')")
     parser.add_argument(
         "--width", type=int, default=0, help="columns of the terminal picture (default: the terminal's)"
     )
@@ -53,4 +53,6 @@ def _write_png(inventory: Inventory, path: Path) -> None:
     try:
         path.write_bytes(draw_png(inventory))
     except ImportError:
-        raise CommandError("PNG needs the package Pillow", "pip install 'dray[png]', or use --svg") from None
+        raise CommandError(
+            "PNG needs the package Pillow", "pip install 'dray-dra[png]', or use --svg"
+        ) from None

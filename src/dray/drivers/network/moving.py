@@ -7,7 +7,7 @@ a virtual one would die with it. `detach` fetches the interface from the pinned
 namespace, gives it its old name, and lets the namespace go.
 
 Both are idempotent: done twice, or after a crash in between, they end in the same
-state. Netlink is spoken through pyroute2 (`pip install 'dray[network]'`).
+state. Netlink is spoken through pyroute2 (`pip install 'dray-dra[network]'`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def netlink() -> Any:
     try:
         module: Any = importlib.import_module("pyroute2")
     except ImportError:
-        raise DriverError("the package pyroute2 is not installed; try: pip install 'dray[network]'") from None
+        raise DriverError(
+            "the package pyroute2 is not installed; try: pip install 'dray-dra[network]'"
+        ) from None
     return module.IPRoute()
 
 

@@ -77,7 +77,7 @@ def load_nvml() -> Nvml:
         module: Any = importlib.import_module("pynvml")
     except ImportError:
         raise DriverError(
-            "the package nvidia-ml-py is not installed; try: pip install 'dray[nvidia]'"
+            "the package nvidia-ml-py is not installed; try: pip install 'dray-dra[nvidia]'"
         ) from None
     try:
         module.nvmlInit()
