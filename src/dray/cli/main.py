@@ -8,7 +8,7 @@ A command module offers `configure(parser)` and `run(args) -> int`.
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from dray import __version__
 
@@ -48,21 +48,26 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(
-        prog="dray",
-        description="Dynamic Resource Allocation on one machine, in a real cluster, or as a workbench.",
-    )
-    parser.add_argument("--version", action="version", version=f"dray {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     wanted = next((word for word in arguments if not word.startswith("-")), None)
-    for name, (module, summary) in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary)
-        if name == wanted:
-            importlib.import_module(module).configure(command)
-    args = parser.parse_args(arguments)
+    args = make_parser([wanted] if wanted else []).parse_args(arguments)
     try:
         return int(importlib.import_module(COMMANDS[args.command][0]).run(args))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         return 0
+
+
+def make_parser(configured: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
+    """Return the parser of `dray`; only the commands named in `configured` know their flags."""
+    parser = argparse.ArgumentParser(
+        prog="dray",
+        description="Dynamic Resource Allocation on one machine, in a real cluster, or as a workbench.",
+    )
+    parser.add_argument("--version", action="version", version=f"dray {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        if name in configured:
+            importlib.import_module(module).configure(command)
+    return parser

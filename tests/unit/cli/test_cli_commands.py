@@ -1,7 +1,6 @@
 """The workbench commands on snapshots: what they print, as tables and as data."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -152,32 +151,6 @@ def test_cel_on_a_profile_puts_equal_answers_together(capsys):
     text = out(capsys, "cel", 'device.driver == "gpu.nvidia.com"', "--against", "dgx-h100")
     assert "gpu.nvidia.com/dgx-h100-1/gpu-0 and 7 more: match" in text
     assert "8 of 22 devices match" in text
-
-
-# --- completion -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_every_command_and_flag(shell, capsys):
-    text = out(capsys, "completion", shell)
-    for word in ("explain", "convert", "fault"):
-        assert word in text
-    assert "feature-gates" in text
-
-
-def test_the_bash_script_completes(capsys, tmp_path):
-    script = tmp_path / "dray.bash"
-    script.write_text(out(capsys, "completion", "bash"))
-
-    def complete(*words):
-        quoted = " ".join(f"'{word}'" for word in words)
-        line = f"source {script}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _dray; echo ${{COMPREPLY[@]}}"
-        return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout.split()
-
-    assert complete("dray", "exp") == ["explain"]
-    assert complete("dray", "get", "cl") == ["claims"]
-    assert complete("dray", "get", "devices", "--ou") == ["--output"]
-    assert complete("dray", "get", "devices", "--output", "j") == ["json"]
 
 
 # --- what `dray run` makes ------------------------------------------------------------------------
