@@ -24,6 +24,8 @@ class SmallApi:
         self.requests = []  # "VERB path", in order
         self.is_away = False
         self.versions = {"v1", "v1beta1", "v1beta2"}  # of resource.k8s.io
+        self.tokens = {"admin": "admin"}  # token -> user, for TokenReviews
+        self.allowed = {"admin"}  # users, for SubjectAccessReviews
         self.on_stored = lambda obj: None  # may change an object as it is stored, as a gate would
         self._revision = itertools.count(1)
         self._uid = itertools.count(1)
@@ -61,6 +63,11 @@ class SmallApi:
             return _json(self.objects[path])
         if method == "GET":
             return self._list(path, query)
+        if method == "POST" and path.endswith("/tokenreviews"):
+            user = self.tokens.get(body["spec"]["token"])
+            return _json({**body, "status": {"authenticated": user is not None, "user": {"username": user}}})
+        if method == "POST" and path.endswith("/subjectaccessreviews"):
+            return _json({**body, "status": {"allowed": body["spec"]["user"] in self.allowed}})
         if method == "POST":
             return self._create(path, body)
         base, sub = (path[: -len("/status")], "status") if path.endswith("/status") else (path, "")

@@ -5,6 +5,7 @@ Kubernetes are those that tools/peers/build puts into ~/.cache/dray/peers; where
 missing the tests that need them are skipped, and say so.
 """
 
+import base64
 import contextlib
 import os
 import random
@@ -18,9 +19,13 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
+
+from dray.server import pki
 
 CACHE = Path(os.environ.get("DRAY_PEERS", Path.home() / ".cache" / "dray" / "peers"))
 BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager")
@@ -98,10 +103,11 @@ class Processes:
 class Peer:
     """A running API server."""
 
-    def __init__(self, kind: str, kubeconfig: Path, processes: Processes) -> None:
+    def __init__(self, kind: str, kubeconfig: Path, processes: Processes, node_client_ca: Path) -> None:
         self.kind = kind  # kubernetes or dray
         self.kubeconfig = kubeconfig
         self.processes = processes
+        self.node_client_ca = node_client_ca  # of the certificate that the server shows to node agents
 
 
 @contextlib.contextmanager
@@ -139,6 +145,11 @@ def kubernetes(gates: str = "", runtime_config: str = "api/all=true", controller
         (folder / "tokens.csv").write_text('admintoken,admin,admin,"system:masters"\n')
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(KUBECONFIG % port)
+        node_client = pki.prepare(folder / "node-client", [], datetime.now(UTC))
+        # What kubeadm gives to kube-apiserver; bound to system:masters, as most clusters do.
+        pair = node_client.client_pair("kube-apiserver-kubelet-client", ["system:masters"], datetime.now(UTC))
+        (folder / "node-client.crt").write_bytes(pair.certificate_pem)
+        (folder / "node-client.key").write_bytes(pair.key_pem)
         processes.start(
             "apiserver", binaries / "kube-apiserver", f"--etcd-servers={etcd}", f"--cert-dir={folder}/certs",
             f"--secure-port={port}", "--bind-address=127.0.0.1",
@@ -147,11 +158,13 @@ def kubernetes(gates: str = "", runtime_config: str = "api/all=true", controller
             f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC",
             "--service-cluster-ip-range=10.0.0.0/24", f"--runtime-config={runtime_config}",
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            f"--kubelet-client-certificate={folder}/node-client.crt",
+            f"--kubelet-client-key={folder}/node-client.key",
             *([f"--feature-gates={gates}"] if gates else []),
         )  # fmt: skip
         _until_ready(f"https://127.0.0.1:{port}/readyz", processes)
         if not controllers:
-            yield Peer("kubernetes", kubeconfig, processes)
+            yield Peer("kubernetes", kubeconfig, processes, node_client.ca_file)
             return
         processes.start(
             "kcm", binaries / "kube-controller-manager", f"--kubeconfig={kubeconfig}", "--leader-elect=false",
@@ -159,7 +172,7 @@ def kubernetes(gates: str = "", runtime_config: str = "api/all=true", controller
             f"--secure-port={free_port()}", f"--cert-dir={folder}/kcm-certs",
             *([f"--feature-gates={gates}"] if gates else []),
         )  # fmt: skip
-        yield Peer("kubernetes", kubeconfig, processes)
+        yield Peer("kubernetes", kubeconfig, processes, node_client.ca_file)
 
 
 @contextlib.contextmanager
@@ -177,7 +190,9 @@ def dray_server(gates: str = "", controllers: str = "*"):
                 "controllers", sys.executable, "-m", "dray", "controllers", "--kubeconfig", kubeconfig,
                 "--controllers", controllers,
             )  # fmt: skip
-        yield Peer("dray", kubeconfig, processes)
+        authority = yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]
+        (folder / "ca.crt").write_bytes(base64.b64decode(authority["certificate-authority-data"]))
+        yield Peer("dray", kubeconfig, processes, folder / "ca.crt")
 
 
 def _until(condition, processes: Processes, timeout: float = 120.0) -> None:

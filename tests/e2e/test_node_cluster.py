@@ -30,7 +30,13 @@ async def node_with(cluster, folder, name, drivers, *, serves=False):
     """A node with these drivers; everything talks HTTP and gRPC as in real life."""
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client.connect(cluster.peer.kubeconfig))
-        settings = AgentSettings(name, folder, cdi_dirs=[folder / "cdi"], serves=serves)
+        settings = AgentSettings(
+            name,
+            folder,
+            cdi_dirs=[folder / "cdi"],
+            serves=serves,
+            client_ca=cluster.peer.node_client_ca if serves else None,
+        )
         agent = await stack.enter_async_context(running_agent(client, settings))
         for driver in drivers:
             options = Settings(node_name=name, kubelet_dir=folder, cdi_dir=folder / "cdi")

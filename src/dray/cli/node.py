@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--client-ca",
         type=Path,
         metavar="FILE",
-        help="callers of that port must have a certificate of this CA",
+        help="CA of the client certificates that callers of that port show; without it only bearer tokens count",
     )
     parser.add_argument(
         "--cdi-dir",

@@ -27,7 +27,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="node-NAME.kubeconfig and driver-NAME.kubeconfig",
     )
-    parser.add_argument("--client-ca", type=Path, metavar="FILE", help="CA of those who may read logs")
+    parser.add_argument(
+        "--client-ca",
+        type=Path,
+        metavar="FILE",
+        help="CA of the client certificates that callers of the nodes' ports show",
+    )
     parser.add_argument("--sim", action="append", default=[], metavar="PROFILE[:N]", help="simulated nodes")
     parser.add_argument("--host", action="store_true", help="this machine too, with the hardware found")
     parser.add_argument(

@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_late
 from dray.api.podspec import RunPod
 from dray.client import Client, Informer
 from dray.client.resources import PODS
+from dray.node.access import Access
 from dray.node.cdi import DEFAULT_DIRS, CdiRegistry
 from dray.node.checkpoint import FILE_NAME, CheckpointFile, CorruptCheckpointError
 from dray.node.claims import ClaimBook
@@ -56,7 +57,7 @@ class AgentSettings:
     taints: tuple[Mapping[str, str], ...] = ()
     max_pods: int = 110
     capacity: Mapping[str, str] | None = None  # None: what the machine has
-    client_ca: Path | None = None
+    client_ca: Path | None = None  # None: callers of the node's port need a bearer token
     images: Path | None = None  # for runc
     backoff: Backoff = field(default_factory=Backoff)
     reconcile_seconds: float = RECONCILE_SECONDS
@@ -97,7 +98,12 @@ class Agent:
             backoff=settings.backoff,
         )
         self.server = NodeServer(
-            self.pods, settings.address, root / "pki", client_ca=settings.client_ca, metrics=self.metrics.text
+            self.pods,
+            Access(client, settings.name),
+            settings.address,
+            root / "pki",
+            client_ca=settings.client_ca,
+            metrics=self.metrics.text,
         )
         self.informer: Informer[RunPod] = Informer(
             client, PODS, RunPod, field_selector=f"spec.nodeName={settings.name}"

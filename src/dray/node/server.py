@@ -1,24 +1,31 @@
 """The node's HTTPS server: logs for `kubectl logs`, commands for `kubectl exec`, health and metrics.
 
 The API server finds it through the node's status (address and port) and passes
-requests on to it. With a client CA, callers must show a certificate of that CA;
-without one the server listens on the loopback interface only.
+requests on to it. Every call is authenticated and authorised before its handler runs
+(`access`): by a client certificate, where a client CA is given, or by a bearer token.
+What is authorised is the path of the route that was found, so no spelling of a path
+is authorised as one thing and handled as another.
 """
 
 from __future__ import annotations
 
 import asyncio
-import datetime
+import contextlib
 import json
+import logging
+import os
+import signal
 import ssl
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from dray.api.pod_logs import parse_boolean, parse_log_options, validate_log_options
+from dray.node.access import Access, AccessError
 from dray.node.logs import LogQuery, read_log
 from dray.node.pods import PodRunner
 from dray.node.runtime import ContainerId, StartError
@@ -26,7 +33,13 @@ from dray.node.runtime import ContainerId, StartError
 _CHANNEL_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _CERTIFICATE_SCRIPT = Path(__file__).with_name("certificate.py")
 _CERTIFICATE_SECONDS = 300 * 86400  # then a new one is made
+_MESSAGE_BYTES = 1 << 20
+_PING_SECONDS = 60.0
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
+
+log = logging.getLogger("dray.node")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class NodeServer:
@@ -35,6 +48,7 @@ class NodeServer:
     def __init__(
         self,
         pods: PodRunner,
+        access: Access,
         address: str,
         pki: Path,  # where certificate and key are kept
         *,
@@ -42,6 +56,7 @@ class NodeServer:
         metrics: Callable[[], bytes] = bytes,
     ) -> None:
         self._pods = pods
+        self._access = access
         self._address = address
         self._pki = pki
         self._client_ca = client_ca
@@ -51,7 +66,7 @@ class NodeServer:
 
     async def start(self, port: int = 0) -> None:
         """Listen; `port` is then the real one."""
-        app = web.Application()
+        app = web.Application(middlewares=[self._authorize])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/metrics", self._get_metrics)
         app.router.add_get("/pods", self._get_pods)
@@ -60,8 +75,12 @@ class NodeServer:
             app.router.add_route(verb, "/exec/{namespace}/{pod}/{container}", self._exec)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        host = self._address if self._client_ca is not None else "127.0.0.1"
-        site = web.TCPSite(self._runner, host, port, ssl_context=await self._tls())
+        if self._client_ca is None:
+            log.warning(
+                "no client CA is given (--client-ca): only bearer tokens are accepted on the node's port, "
+                "so an API server that shows a certificate cannot fetch logs"
+            )
+        site = web.TCPSite(self._runner, self._address, port, ssl_context=await self._tls())
         await site.start()
         self.port = self._runner.addresses[0][1]
 
@@ -82,8 +101,23 @@ class NodeServer:
         context.load_cert_chain(certificate, key)
         if self._client_ca is not None:
             context.load_verify_locations(self._client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
+            # A caller may have a token instead; `access` refuses those who have neither.
+            context.verify_mode = ssl.CERT_OPTIONAL
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         return context
+
+    @web.middleware
+    async def _authorize(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        path = request.path if resource is None else resource.canonical
+        certificate = request.get_extra_info("peercert") if self._client_ca is not None else None
+        try:
+            await self._access.check(
+                request.method, path, certificate, request.headers.get("Authorization", "")
+            )
+        except AccessError as refusal:
+            return web.Response(status=refusal.status, text=str(refusal))
+        return await handler(request)
 
     async def _healthz(self, request: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -110,9 +144,11 @@ class NodeServer:
         return machine, state
 
     async def _get_logs(self, request: web.Request) -> web.StreamResponse:
+        query = _log_query(request)
         machine, state = self._container(request)
         attempt = state.attempt
-        if request.query.get("previous") == "true":
+        is_previous = parse_boolean(request.query.get("previous", "false"))
+        if is_previous:
             if state.last_ended is None:
                 raise web.HTTPBadRequest(
                     text=f'previous terminated container "{state.spec.name}" not found\n'
@@ -126,9 +162,8 @@ class NodeServer:
             raise web.HTTPBadRequest(
                 text=f'container "{state.spec.name}" in pod "{machine.pod.metadata.name}" is waiting to start: {reason}\n'
             )
-        query = _log_query(request)
         over = self._pods.over_event(machine.pod.metadata.uid, state.spec.name)
-        if over is None or state.ended is not None or request.query.get("previous") == "true":
+        if over is None or state.ended is not None or is_previous:
             over = asyncio.Event()
             over.set()
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
@@ -149,7 +184,9 @@ class NodeServer:
             raise web.HTTPBadRequest(
                 text="this node speaks exec over websockets only (kubectl 1.30 or newer)\n"
             )
-        socket = web.WebSocketResponse(protocols=_CHANNEL_PROTOCOLS)
+        socket = web.WebSocketResponse(
+            protocols=_CHANNEL_PROTOCOLS, max_msg_size=_MESSAGE_BYTES, heartbeat=_PING_SECONDS
+        )
         await socket.prepare(request)
         id = ContainerId(machine.pod.metadata.uid, state.spec.name, state.attempt)  # noqa: A001
         try:
@@ -184,7 +221,9 @@ async def _attach(
             elif channel == _CLOSE and piece[:1] == bytes([_STDIN]):
                 process.stdin.close()
         if process.returncode is None:
-            process.kill()  # the user hung up
+            # The caller is gone: the command and what it started end with it.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     if not with_stdin and process.stdin is not None:
         process.stdin.close()
@@ -210,27 +249,28 @@ async def _send_outcome(socket: web.WebSocketResponse, code: int, message: str) 
 
 
 def _is_true(request: web.Request, name: str) -> bool:
-    return request.query.get(name, "").lower() in ("true", "1")
+    return parse_boolean(request.query.get(name, "false"))
 
 
 def _log_query(request: web.Request) -> LogQuery:
-    def number(name: str) -> int | None:
-        text = request.query.get(name)
-        if text is None:
-            return None
-        if not text.isdigit():
-            raise web.HTTPBadRequest(text=f"{name} must be a number, not {text!r}\n")
-        return int(text)
-
-    since = number("sinceSeconds")
-    since_time = request.query.get("sinceTime")
-    start = time.time() - since if since is not None else None
-    if since_time:
-        start = datetime.datetime.fromisoformat(since_time.replace("Z", "+00:00")).timestamp()
+    """Read the options of a log; raises 400 for what cannot be read and 422 for what is not allowed."""
+    try:
+        options = parse_log_options(request.query.items())
+    except ValueError as error:
+        raise web.HTTPBadRequest(text=f"Unable to decode query: {error}\n") from None
+    problems = validate_log_options(options)
+    if problems:
+        listed = ", ".join(problem.message() for problem in problems)
+        raise web.HTTPUnprocessableEntity(text=f"Invalid request: {listed}\n")
+    since = None
+    if options.since_time is not None:
+        since = options.since_time.timestamp()
+    elif options.since_seconds is not None:
+        since = max(time.time() - options.since_seconds, 0.0)
     return LogQuery(
-        follow=_is_true(request, "follow"),
-        tail_lines=number("tailLines"),
-        since=start,
-        timestamps=_is_true(request, "timestamps"),
-        limit_bytes=number("limitBytes"),
+        follow=options.follow,
+        tail_lines=options.tail_lines,
+        since=since,
+        timestamps=options.timestamps,
+        limit_bytes=options.limit_bytes,
     )

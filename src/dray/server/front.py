@@ -16,14 +16,15 @@ import ssl
 from collections.abc import AsyncIterator
 from urllib.parse import parse_qsl, unquote
 
-from aiohttp import ClientError, ClientSession, ClientWebSocketResponse, WSMsgType, web
+from aiohttp import ClientError, web
 from aiohttp.http_exceptions import BadHttpMethod
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
 from dray.server import errors
 from dray.server.express import Express, Handler
-from dray.server.requests import Request, Response, Tunnel
+from dray.server.requests import Request, Response
+from dray.server.tunnels import join
 
 BODY_LIMIT = 3 * 1024 * 1024  # kube-apiserver's MaxRequestBodyBytes
 LINE_LIMIT = 64 * 1024  # a request line carries selectors, which may be long
@@ -103,49 +104,13 @@ class Front:
                 "the request could not be handled; the server's log says why"
             ).response()
         if response.tunnel is not None:
-            return await _join(incoming, response.tunnel)
+            joined = await join(incoming, response.tunnel)
+            if not isinstance(joined, Response):
+                return joined
+            response = joined
         if isinstance(response.body, bytes):
             return _whole(response, response.body)
         return await _stream(incoming, response, response.body)
-
-
-async def _join(incoming: BaseRequest, tunnel: Tunnel) -> web.StreamResponse:
-    """Carry websocket frames between the client and a node agent until one side ends."""
-    wanted = [
-        name.strip() for name in incoming.headers.get("Sec-WebSocket-Protocol", "").split(",") if name.strip()
-    ]
-    async with ClientSession() as session:
-        try:
-            far = await session.ws_connect(
-                tunnel.url, protocols=wanted, ssl=tunnel.tls or False, max_msg_size=0
-            )
-        except (ClientError, OSError) as problem:
-            response = errors.internal(f"cannot reach the node agent: {problem}").response()
-            assert isinstance(response.body, bytes)
-            return _whole(response, response.body)
-        near = web.WebSocketResponse(protocols=[far.protocol] if far.protocol else [], max_msg_size=0)
-        await near.prepare(incoming)
-        carriers = {asyncio.create_task(_carry(near, far)), asyncio.create_task(_carry(far, near))}
-        try:
-            await asyncio.wait(carriers, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for carrier in carriers:
-                carrier.cancel()
-            await asyncio.gather(*carriers, return_exceptions=True)
-            await far.close()
-            await near.close()
-    return near
-
-
-Socket = web.WebSocketResponse | ClientWebSocketResponse
-
-
-async def _carry(source: Socket, target: Socket) -> None:
-    async for message in source:
-        if message.type is WSMsgType.BINARY:
-            await target.send_bytes(message.data)
-        elif message.type is WSMsgType.TEXT:
-            await target.send_str(message.data)
 
 
 class _Protocol(RequestHandler):

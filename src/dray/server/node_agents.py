@@ -2,36 +2,58 @@
 
 The server forwards like kube-apiserver does: it finds the agent's address and port
 in the node's status and asks `/containerLogs/NAMESPACE/POD/CONTAINER` over HTTPS
-with its own client certificate. Agents' serving certificates are not verified,
-which is kube-apiserver's default too; the agent verifies ours.
+with a client certificate of its own (`kube-apiserver-kubelet-client`), which the
+agent authorises. Agents' serving certificates are not verified, which is
+kube-apiserver's default too.
+
+An agent is not trusted: whoever holds a node's credentials chooses its address and
+its answers. So
+
+  * the address must be an IP address or a DNS name, and no link-local, multicast or
+    unspecified address, also after the name is resolved (loopback is allowed: that is
+    where the nodes of `dray up` are);
+  * redirects are refused, cookies and compressed bodies are not accepted;
+  * an answer must begin within `ANSWER_SECONDS`, of an error only the first
+    `ERROR_BYTES` are read, and the status is never passed on as the server's own 401.
 """
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import ipaddress
+import re
+import socket
 import ssl
-from collections.abc import AsyncIterator
-from urllib.parse import quote, urlencode
+from collections.abc import AsyncIterator, Iterable
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
 
+from dray.api.pod_logs import PodLogOptions, log_query, parse_log_options, validate_log_options
 from dray.server import errors
 from dray.server.calls import Call
 from dray.server.reader import Object, Reader
 from dray.server.requests import Response, Tunnel
 
 _ADDRESS_ORDER = ("Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP")
-_FORWARDED = (
-    "follow",
-    "tailLines",
-    "sinceSeconds",
-    "sinceTime",
-    "timestamps",
-    "limitBytes",
-    "previous",
-    "stream",
-)
 _EXEC_WORDS = ("command", "stdin", "stdout", "stderr", "tty")
-_DIAL_SECONDS = 5.0
+_DNS_NAME = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*\Z"
+)
+DIAL_SECONDS = 5.0
+ANSWER_SECONDS = 30.0  # until the answer begins
+SILENT_SECONDS = 60.0  # between two pieces of a log that is not followed
+ERROR_BYTES = 2048
+
+
+class AgentAddressError(ValueError):
+    """A node's status names an address that the server does not call."""
+
+
+class _Redirected(aiohttp.ClientError):
+    """An agent answered with a redirect."""
 
 
 class NodeAgents:
@@ -54,7 +76,9 @@ class NodeAgents:
 
     async def logs(self, call: Call, pod: Object) -> Response:
         """Return a container's log, as it grows when the client follows it."""
-        return await self._forward(self._url(call, pod, "containerLogs", _FORWARDED))
+        options = _log_options(call, pod)
+        url = self._url(pod, "containerLogs", options.container, log_query(options))
+        return await self._forward(url, is_followed=options.follow)
 
     def tunnel(self, call: Call, pod: Object) -> Response:
         """Join the client with a command that the node's agent runs in a container."""
@@ -64,11 +88,12 @@ class NodeAgents:
             )
         if not call.request.all("command"):
             raise errors.bad_request("you must specify at least 1 command for the container")
-        url = self._url(call, pod, "exec", _EXEC_WORDS)
+        query = [(key, value) for key, value in call.request.query if key in _EXEC_WORDS]
+        url = self._url(pod, "exec", call.request.first("container"), query)
         return Response(101, tunnel=Tunnel(url, self._tls))
 
-    def _url(self, call: Call, pod: Object, action: str, words: tuple[str, ...]) -> str:
-        container = container_of(pod, call.request.first("container"))
+    def _url(self, pod: Object, action: str, wanted: str, query: Iterable[tuple[str, str]]) -> URL:
+        container = container_of(pod, wanted)
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         node_name = (pod.get("spec") or {}).get("nodeName")
         if not node_name:
@@ -76,30 +101,89 @@ class NodeAgents:
         node = self._reader.get("", "nodes", "", node_name)
         if node is None:
             raise errors.not_found("", "nodes", node_name)
-        query = [(key, value) for key, value in call.request.query if key in words]
-        path = "/".join(quote(part, safe="") for part in (namespace, name, container))
-        url = f"https://{address_of(node)}/{action}/{path}"
-        return f"{url}?{urlencode(query)}" if query else url
+        host, port = address_of(node)
+        path = f"/{action}/{namespace}/{name}/{container}"
+        return URL.build(scheme="https", host=host, port=port, path=path, query=list(query))
 
-    async def _forward(self, url: str) -> Response:
+    async def _forward(self, url: URL, *, is_followed: bool) -> Response:
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=_DIAL_SECONDS)
-            self._session = aiohttp.ClientSession(timeout=timeout)
+            self._session = agent_session()
+        silent = None if is_followed else SILENT_SECONDS
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=DIAL_SECONDS, sock_read=silent)
         try:
-            answer = await self._session.get(url, ssl=self._tls or False)
-        except (aiohttp.ClientError, OSError) as problem:
-            raise errors.internal(f"cannot reach the node agent: {problem}") from None
-        if answer.status != 200:
-            text = (await answer.text())[:2048].strip()
-            answer.release()
-            if answer.status == 404:
-                raise errors.ApiError(
-                    404, "NotFound", text or "the node agent does not know this container", {}
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await self._session.get(
+                    url, ssl=self._tls or False, timeout=timeout, allow_redirects=False
                 )
-            raise errors.ApiError(
-                answer.status, "BadRequest" if answer.status < 500 else "InternalError", text
-            )
+        except (aiohttp.ClientError, OSError, ValueError) as problem:
+            raise unreachable(problem) from None
+        if answer.status != 200:
+            text = await _error_text(answer)
+            raise _refusal(answer.status, text)
         return Response(200, _pieces(answer), content_type="text/plain")
+
+
+def agent_session() -> aiohttp.ClientSession:
+    """Return a session for calls to agents: no redirects, no cookies, checked addresses."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(resolver=_CheckedResolver(), limit=0),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=DIAL_SECONDS),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"Accept-Encoding": "identity"},
+        auto_decompress=False,
+        middlewares=(_refuse_redirects,),
+    )
+
+
+async def _refuse_redirects(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    # Websockets have no parameter for this, so the rule is here for every call.
+    answer = await handler(request)
+    if 300 <= answer.status < 400:
+        answer.close()
+        raise _Redirected(f"it answered with a redirect ({answer.status}), and redirects are not followed")
+    return answer
+
+
+def unreachable(problem: Exception) -> errors.ApiError:
+    """Return the 500 for an agent that cannot be reached or does not answer."""
+    if isinstance(problem, aiohttp.WSServerHandshakeError):
+        return _refusal(problem.status, "")
+    if isinstance(problem, TimeoutError):
+        return errors.internal(f"cannot reach the node agent: no answer within {ANSWER_SECONDS:.0f} s")
+    return errors.internal(f"cannot reach the node agent: {problem}")
+
+
+def _refusal(status: int, text: str) -> errors.ApiError:
+    if status == 404:
+        return errors.ApiError(404, "NotFound", text or "the node agent does not know this container", {})
+    if status == 400:
+        return errors.bad_request(text)
+    if status in (401, 403):
+        # Passed on as it is, it would say that the user's own credentials are bad.
+        return errors.internal(
+            f"the node agent does not accept this server's client certificate ({status} {text or 'refused'}); "
+            "is it started with --client-ca, and may kube-apiserver-kubelet-client use nodes/proxy?"
+        )
+    return errors.internal(text or f"the node agent answered with status {status}")
+
+
+async def _error_text(answer: aiohttp.ClientResponse) -> str:
+    """Return the beginning of an error's body; the connection is not used again."""
+    read = b""
+    try:
+        async with asyncio.timeout(DIAL_SECONDS):
+            while len(read) < ERROR_BYTES:
+                piece = await answer.content.read(ERROR_BYTES - len(read))
+                if not piece:
+                    break
+                read += piece
+    except (aiohttp.ClientError, OSError, ValueError):
+        pass  # what came so far is the text
+    finally:
+        answer.close()
+    return read.decode(errors="replace").strip()
 
 
 async def _pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
@@ -108,6 +192,17 @@ async def _pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             yield piece
     finally:
         answer.close()
+
+
+def _log_options(call: Call, pod: Object) -> PodLogOptions:
+    try:
+        options = parse_log_options(call.request.query)
+    except ValueError as problem:
+        raise errors.bad_request(str(problem)) from None
+    problems = validate_log_options(options)
+    if problems:
+        raise errors.invalid("", "PodLogOptions", pod["metadata"]["name"], problems)
+    return options
 
 
 def container_of(pod: Object, wanted: str) -> str:
@@ -131,9 +226,9 @@ def container_of(pod: Object, wanted: str) -> str:
     raise errors.bad_request(f"a container name must be specified for pod {name}, {choices}")
 
 
-def address_of(node: Object) -> str:
-    """Return host:port of a node's agent."""
-    status = node.get("status") or {}
+def address_of(node: Object) -> tuple[str, int]:
+    """Return host and port of a node's agent; raises 500 when the status has none, or none that is called."""
+    status, name = node.get("status") or {}, node["metadata"]["name"]
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port") or 0
     addresses = {entry.get("type"): entry.get("address") for entry in status.get("addresses") or ()}
     # An address that needs no name resolution is the surest one.
@@ -141,7 +236,64 @@ def address_of(node: Object) -> str:
     host = next((addresses[kind] for kind in order if addresses.get(kind)), None)
     if not port or not host:
         raise errors.internal(
-            f"node {node['metadata']['name']} tells no address of its agent in status.addresses and "
+            f"node {name} tells no address of its agent in status.addresses and "
             "status.daemonEndpoints; is the node agent running?"
         )
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        return checked_host(host), _checked_port(port)
+    except AgentAddressError as problem:
+        raise errors.internal(f"the agent of node {name} is not called: {problem}") from None
+
+
+def checked_host(host: str) -> str:
+    """Return the host if it is an address or name that the server calls; raise AgentAddressError.
+
+    >>> checked_host("10.0.0.7"), checked_host("worker-1.example.com")
+    ('10.0.0.7', 'worker-1.example.com')
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        # A name whose last label is a number would be read as an old form of IPv4 address.
+        lower = host.lower()
+        if _DNS_NAME.match(lower) is None or lower.rpartition(".")[2].isdigit():
+            raise AgentAddressError(f"{host[:253]!r} is neither an IP address nor a DNS name") from None
+        return lower
+    address = getattr(address, "ipv4_mapped", None) or address
+    if "%" in host or not _is_called(address):
+        raise AgentAddressError(f"address {host} is not allowed")
+    return host
+
+
+def _is_called(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    is_broadcast = address == ipaddress.IPv4Address("255.255.255.255")
+    return not (address.is_link_local or address.is_multicast or address.is_unspecified or is_broadcast)
+
+
+def _checked_port(port: object) -> int:
+    if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65535:
+        raise AgentAddressError(f"port {port} is not between 1 and 65535")
+    return port
+
+
+class _CheckedResolver(AbstractResolver):
+    """Resolves names of agents, and refuses addresses that would be refused in a node's status."""
+
+    def __init__(self) -> None:
+        self._resolver = aiohttp.ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Return the addresses of a name; raise OSError when one of them is not allowed."""
+        found = await self._resolver.resolve(host, port, family)
+        for entry in found:
+            try:
+                checked_host(entry["host"])
+            except AgentAddressError as problem:
+                raise OSError(errno.EACCES, f"{host}: {problem}") from None
+        return found
+
+    async def close(self) -> None:
+        """Close the resolver."""
+        await self._resolver.close()

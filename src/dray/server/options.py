@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from dray.api.pod_logs import parse_boolean, parse_integer
 from dray.api.validation.fields import (
     FieldError,
     forbidden,
@@ -239,14 +240,13 @@ def _json_name(value: Any) -> str:
 def _boolean(request: Request, name: str) -> bool | None:
     if not request.has(name):
         return None
-    return request.first(name).lower() not in ("false", "0")
+    return parse_boolean(request.first(name))
 
 
 def _integer(request: Request, name: str) -> int | None:
     if not request.has(name):
         return None
-    text = request.first(name)
     try:
-        return int(text)
-    except ValueError:
-        raise errors.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+        return parse_integer(request.first(name))
+    except ValueError as problem:
+        raise errors.bad_request(str(problem)) from None

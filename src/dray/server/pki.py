@@ -51,6 +51,7 @@ BACKDATED = timedelta(minutes=5)
 ADMIN = ("kubernetes-admin", ("system:masters",))
 SCHEDULER = ("system:kube-scheduler", ())
 CONTROLLERS = ("system:kube-controller-manager", ())
+NODE_CLIENT = "kube-apiserver-kubelet-client"  # the server, towards node agents; bound in rbac_bootstrap
 
 
 class PkiError(Exception):
@@ -182,11 +183,13 @@ def server_tls(certificate_file: Path, key_file: Path, client_ca_files: Sequence
 def node_client_tls(directory: Path, ca: Pair, now: datetime) -> ssl.SSLContext:
     """Return the TLS settings with which the server calls node agents.
 
-    Agents verify our certificate; theirs are not verified, which is kube-apiserver's
-    default too: an agent's serving certificate is its own.
+    Agents authenticate our certificate and authorise its user; theirs are not verified,
+    which is kube-apiserver's default too: an agent's serving certificate is its own. The
+    certificate is made anew at every start, so folders of older versions get it, too. It
+    has no group: an agent that an attacker controls gains nothing from the calls it sees.
     """
     certificate_file, key_file = directory / "node-client.crt", directory / "node-client.key"
-    _write_pair(certificate_file, key_file, sign_client(ca, "dray-server", ["system:masters"], now))
+    _write_pair(certificate_file, key_file, sign_client(ca, NODE_CLIENT, [], now))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dray.server.pki import NODE_CLIENT
 from dray.server.rbac import GROUP, Rule, gathered_from, missing_rights
 from dray.server.rbac_policy import CLUSTER_ROLES, CONTROLLER_ROLES, DRAY_ROLES, KUBE_SYSTEM_ROLES
 from dray.server.reader import Object
@@ -181,6 +182,9 @@ def _cluster_bindings() -> Iterator[Object]:
         yield _binding("ClusterRoleBinding", role, "ClusterRole", role, (account,))
         own = f"dray:controller:{role.removeprefix(CONTROLLER_PREFIX)}"
         yield _binding("ClusterRoleBinding", own, "ClusterRole", role, (("User", CONTROLLER_MANAGER),))
+    # What kubeadm does for kube-apiserver: the server's own identity may use the ports of all node agents.
+    role = "system:kubelet-api-admin"
+    yield _binding("ClusterRoleBinding", "dray:node-client", "ClusterRole", role, (("User", NODE_CLIENT),))
 
 
 def _metadata(name: str, namespace: str = "") -> dict[str, Any]:

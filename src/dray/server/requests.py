@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from yarl import URL
 
 JSON_TYPE = "application/json"
 
@@ -55,7 +56,7 @@ class Request:
 class Tunnel:
     """Where to carry a websocket on to: the front joins the client's with this one, frame by frame."""
 
-    url: str
+    url: URL
     tls: ssl.SSLContext | None  # None: plain HTTPS without a certificate of ours
 
 

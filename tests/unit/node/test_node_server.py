@@ -19,7 +19,9 @@ async def node(tmp_path):
     cluster = Cluster(tmp_path, serves=True)
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    async with cluster.up(), aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
+    headers = {"Authorization": "Bearer admin"}
+    connector = aiohttp.TCPConnector(ssl=context)
+    async with cluster.up(), aiohttp.ClientSession(connector=connector, headers=headers) as session:
         port = cluster.api.objects[f"/api/v1/nodes/{NODE}"]["status"]["daemonEndpoints"]["kubeletEndpoint"][
             "Port"
         ]
@@ -46,7 +48,6 @@ async def test_the_node_serves_logs_commands_and_devices(node):
     logs = "/containerLogs/default/reader/main"
     assert (await get(node, logs))[1] == "one\ntwo\n"
     assert (await get(node, logs + "?tailLines=1"))[1] == "two\n"
-    assert (await get(node, logs + "?tailLines=x"))[0] == 400
     assert (await get(node, logs + "?previous=true"))[0] == 400
     assert (await get(node, "/containerLogs/default/reader/nobody"))[0] == 404
     assert (await get(node, "/containerLogs/default/nobody/main"))[0] == 404
@@ -125,3 +126,47 @@ async def test_a_container_that_did_not_start_has_no_logs_yet(node):
     status, text = await get(node, "/containerLogs/default/reader/main")
     assert status == 400
     assert "waiting to start" in text
+
+
+BAD_LOG_OPTIONS = [
+    ("tailLines=x", 400, 'strconv.ParseInt: parsing "x": invalid syntax'),
+    ("tailLines=²", 400, 'strconv.ParseInt: parsing "²": invalid syntax'),
+    ("tailLines=1_0", 400, "invalid syntax"),
+    ("tailLines=99999999999999999999", 400, "value out of range"),
+    ("sinceTime=x", 400, 'parsing time "x" as "2006-01-02T15:04:05Z07:00": cannot parse "x" as "2006"'),
+    ("sinceSeconds=", 400, "invalid syntax"),
+    ("tailLines=-1", 422, "tailLines: Invalid value: -1: must be greater than or equal to 0"),
+    ("limitBytes=-1", 422, "limitBytes: Invalid value: -1: must be greater than 0"),
+    ("limitBytes=0", 422, "limitBytes: Invalid value: 0: must be greater than 0"),
+    ("sinceSeconds=0", 422, "sinceSeconds: Invalid value: 0: must be greater than 0"),
+    (
+        "sinceSeconds=5&sinceTime=2026-01-01T00:00:00Z",
+        422,
+        "at most one of `sinceTime` or `sinceSeconds` may be specified",
+    ),
+    ("stream=Stdout", 422, "stream: Forbidden: may not be specified"),
+]
+
+
+async def test_options_of_logs_that_cannot_be_used_are_refused_with_a_reason(node):
+    node.api.put(pod_path(), pod(claims=(), containers=[container(script="echo one; sleep 30")]))
+    await node.phase("Running")
+    await eventually(lambda: "one" in node.log())
+    for query, status, text in BAD_LOG_OPTIONS:
+        answer = await get(node, f"/containerLogs/default/reader/main?{query}")
+        assert (answer[0], text in answer[1]) == (status, True), (query, answer)
+    for query in ("tailLines=0", "sinceSeconds=9223372036854775807", "sinceTime=0001-01-01T00:00:00Z",
+                  "sinceTime=9999-12-31T23:59:59Z", "limitBytes=9223372036854775807", "sinceTime="):  # fmt: skip
+        assert (await get(node, f"/containerLogs/default/reader/main?{query}"))[0] == 200, query
+
+
+async def test_nobody_gets_in_without_credentials(node):
+    node.api.put(pod_path(), pod(claims=(), containers=[container()]))
+    await node.phase("Running")
+    async with aiohttp.ClientSession(connector=node.session.connector, connector_owner=False) as session:
+        for path in ("/pods", "/metrics", "/healthz", "/containerLogs/default/reader/main"):
+            async with session.get(node.url + path) as answer:
+                assert (answer.status, await answer.text()) == (401, "Unauthorized")
+        with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+            await session.ws_connect(node.url + "/exec/default/reader/main?command=id")
+        assert caught.value.status == 401
