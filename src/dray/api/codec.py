@@ -25,7 +25,16 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dray.api.parsing import ExactFloat, ParseError, decode_text, parse_json, parse_yaml
+from dray.api.parsing import (
+    ExactFloat,
+    JsonLoader,
+    MismatchError,
+    ParseError,
+    decode_text,
+    json_loader,
+    parse_json,
+    parse_yaml,
+)
 from dray.api.raw_json import RawJson
 from dray.api.reading import DecodeError, Json, read
 from dray.api.schema.types import LIST, MAP, STRUCT, Type
@@ -103,11 +112,11 @@ def compact_raw(value: Json) -> Json:
 def decode(view: type[V], data: bytes) -> V:
     """Decode JSON bytes to a view; unknown fields are skipped; raise DecodeError."""
     try:
-        found: V = _decoder_of(view).decode(data)
+        found: V = json_loader(view).decode(data)
         return found
-    except msgspec.ValidationError:
+    except MismatchError:
         return to_view(view, _plain(data))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except ParseError as error:
         raise DecodeError(str(error)) from None
 
 
@@ -117,12 +126,12 @@ def decode_list(view: type[V], data: bytes) -> tuple[list[V], dict[str, Json]]:
     Items of a list carry no kind and apiVersion; views have them as defaults.
     """
     try:
-        found = _list_decoder_of(view).decode(data)
-    except msgspec.ValidationError:
+        found = _list_loader_of(view).decode(data)
+    except MismatchError:
         plain = _plain(data)
         items = (plain.get("items") if isinstance(plain, dict) else None) or []
         return [to_view(view, item) for item in items], plain.get("metadata") or {}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except ParseError as error:
         raise DecodeError(str(error)) from None
     return found.items or [], found.metadata or {}
 
@@ -147,29 +156,24 @@ def _write_special(value: Any) -> Any:
 
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_write_special)
-_PLAIN: Final = msgspec.json.Decoder()
+_PLAIN: Final = json_loader(Any)
 
 
-def _new_decoder(view: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(view)
-
-
-def _new_list_decoder(view: Any) -> msgspec.json.Decoder[Any]:
+def _new_list_loader(view: Any) -> JsonLoader:
     items = list[view] | None
     envelope = msgspec.defstruct(
         f"{view.__name__}List", [("items", items, None), ("metadata", dict[str, Any] | None, None)]
     )
-    return msgspec.json.Decoder(envelope)
+    return JsonLoader(envelope)
 
 
-_decoder_of: Callable[[Any], msgspec.json.Decoder[Any]] = cache(_new_decoder)
-_list_decoder_of: Callable[[Any], msgspec.json.Decoder[Any]] = cache(_new_list_decoder)
+_list_loader_of: Callable[[Any], JsonLoader] = cache(_new_list_loader)
 
 
 def _plain(data: bytes) -> Json:
     try:
         return _PLAIN.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except ParseError as error:
         raise DecodeError(str(error)) from None
 
 
@@ -248,11 +252,15 @@ def _with_raw(schema: Type, value: Json, data: bytes) -> Json:
     shadow_type = _shadow_of(schema)
     if shadow_type is None or not isinstance(value, dict) or not may_hold_raw(schema, value):
         return value
+    loader = json_loader(shadow_type)
     try:
-        shadow = msgspec.json.decode(data, type=shadow_type)
-    except UnicodeDecodeError:
-        shadow = msgspec.json.decode(decode_text(data).encode(), type=shadow_type)
-    except (msgspec.DecodeError, RecursionError):
+        try:
+            shadow = loader.decode(data)
+        except MismatchError:
+            raise
+        except ParseError:  # perhaps not UTF-8; the parser replaced those bytes
+            shadow = loader.decode(decode_text(data).encode())
+    except ParseError:
         # Some value on the way has the wrong type; `read` will say which.
         return value
     _lay_over(value, shadow)

@@ -1,15 +1,27 @@
-"""Text to plain values: JSON and YAML as an API server reads them.
+"""Text to plain values: the one place where JSON and YAML of others are parsed.
 
-Bodies come from strangers. Parsing accepts what Kubernetes accepts (invalid UTF-8
-is replaced, lone surrogates too) and refuses the rest with a `ParseError`; it never
-hangs, and never returns what JSON could not hold.
+Request bodies, answers, manifests, kubeconfigs, checkpoints and state files all come
+from outside. Every package parses them here, so that depth, size and expansion are bounded once and
+in the same way (tests/unit/api/test_parsing_bounds.py; tests/unit/test_parsers.py checks that no other
+module calls a parser).
 
-Theory of operation: objects with a key given twice come back as `Duplicates`, a dict
-that remembers which; the last value wins. Whoever walks the value with a schema (see
-`codec`) turns that into paths. Numbers with a fraction or an exponent come back as
-`ExactFloat`, which remembers its text, because quantities are exact.
+Two families of functions, both raising `ParseError` and nothing else:
 
-YAML is read by `yaml_text`.
+  parse_json, parse_yaml, parse_yaml_documents
+      what the API server needs of a body: repeated keys are remembered (`Duplicates`), numbers with
+      a fraction keep their text (`ExactFloat`, because quantities are exact), invalid UTF-8 and lone
+      surrogates are replaced as Go replaces them
+  load_json, load_yaml, load_yaml_documents, json_loader
+      plain values, or values of a msgspec type, for files and answers; the last of equal keys wins
+
+Theory of operation: depth is bounded *before* a parser sees the text. `check_depth` counts brackets:
+a text with at most `MAX_DEPTH` of them cannot be deeper, which two C-level counts show for
+nearly every body; otherwise the brackets outside strings are summed up, still without a Python
+loop. YAML is read event by event (`yaml_text`), so its bounds apply while it is read.
+
+`MAX_DEPTH` is one number for the whole system: what is accepted at this depth can be validated,
+patched, compared, stored, written as JSON and YAML and read again by every part, each of which recurses
+at most three Python frames per level (tests/unit/server/test_server_depth.py).
 """
 
 from __future__ import annotations
@@ -17,18 +29,47 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from itertools import accumulate
 from typing import Any, Final, NoReturn
 
-__all__ = ["Duplicates", "ExactFloat", "ParseError", "parse_json", "parse_yaml", "parse_yaml_documents"]
+import msgspec
 
-_BLANKS: Final = " \t\n\r"
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "Duplicates",
+    "ExactFloat",
+    "JsonLoader",
+    "MismatchError",
+    "ParseError",
+    "check_depth",
+    "depth_of",
+    "json_loader",
+    "load_json",
+    "load_yaml",
+    "load_yaml_documents",
+    "parse_json",
+    "parse_yaml",
+    "parse_yaml_documents",
+]
+
+MAX_DEPTH: Final = 200  # levels of objects and lists; Kubernetes' own kinds need fewer than 50
+MAX_BYTES: Final = 256 * 1024 * 1024  # of one text, unless the caller has a smaller bound
+
+TOO_DEEP: Final = "exceeded max depth"
+
+_WHITESPACE: Final = " \t\n\r"
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 Json = Any  # None, bool, int, float, str, list and dict of these
 
 
-class ParseError(ValueError):
-    """The text is neither JSON nor YAML that this server reads."""
+class ParseError(msgspec.DecodeError):
+    """The text is not JSON or YAML, or is larger or deeper than this program reads."""
+
+
+class MismatchError(ParseError, msgspec.ValidationError):
+    """The text is JSON, but not a value of the asked-for type."""
 
 
 class Duplicates(dict[str, Json]):
@@ -59,15 +100,78 @@ class ExactFloat(float):
         return (ExactFloat, (self.text,))
 
 
-def parse_json(data: bytes) -> Json:
+# --- bounds ---------------------------------------------------------------------
+
+
+def check_depth(data: bytes, limit: int = MAX_DEPTH) -> None:
+    """Raise ParseError if JSON text nests deeper than `limit`; linear, and not a check of the syntax.
+
+    >>> check_depth(b"[" * 200 + b"]" * 200)
+    >>> check_depth(b"[" * 201)
+    Traceback (most recent call last):
+    dray.api.parsing.ParseError: exceeded max depth
+    """
+    if data.count(b"[") + data.count(b"{") > limit and _json_depth(data) > limit:
+        raise ParseError(TOO_DEEP)
+
+
+def depth_of(value: Json) -> int:
+    """Return how many levels of objects and lists a value has; does not recurse.
+
+    >>> depth_of({"a": [1, {"b": 2}]})
+    3
+    """
+    depth = 0
+    level = [value] if isinstance(value, dict | list) else []
+    while level:
+        depth += 1
+        level = [
+            item
+            for whole in level
+            for item in (whole.values() if isinstance(whole, dict) else whole)
+            if isinstance(item, dict | list)
+        ]
+    return depth
+
+
+# Opening brackets as 1, closing ones as 255, which is -1 in a signed byte; all else is deleted.
+_STEPS: Final = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else byte for byte in range(256))
+_NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+def _json_depth(data: bytes) -> int:
+    """Return the depth of JSON text, correct at least up to the first error of syntax."""
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Every second piece between quotes is outside of strings.
+    outside = b"".join(data.split(b'"')[::2])
+    steps = memoryview(outside.translate(_STEPS, _NOT_BRACKETS)).cast("b")
+    return max(accumulate(steps), default=0)
+
+
+def _bounded(data: bytes | str, max_bytes: int) -> bytes:
+    if isinstance(data, str):
+        data = data.encode("utf-8", "surrogatepass")
+    if len(data) > max_bytes:
+        raise ParseError(f"the text has {len(data)} bytes; at most {max_bytes} are read")
+    return data
+
+
+# --- what a server reads -----------------------------------------------------------
+
+
+def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES) -> Json:
     """Parse one JSON value; raise ParseError."""
+    if len(data) > max_bytes:
+        _bounded(data, max_bytes)
+    check_depth(data)
     text = decode_text(data)
     try:
         value, is_all = _scanned(text)
         if not is_all:
             value = _DECODER.decode(text)
-    except RecursionError:
-        raise ParseError("exceeded max depth") from None
+    except RecursionError:  # the caller's own stack is nearly full
+        raise ParseError(TOO_DEEP) from None
     except ValueError as error:
         raise ParseError(_json_complaint(error)) from None
     if "\\u" in text and _SURROGATE_ESCAPE.search(text):
@@ -76,36 +180,109 @@ def parse_json(data: bytes) -> Json:
 
 
 def _scanned(text: str) -> tuple[Json, bool]:
-    """Parse the value at the very start of a text; tell whether it was all of the text.
+    """Parse the value at the very start of a text; return also whether it was all of the text.
 
-    This is what the decoder does after it looked for blanks, which programs do not send.
+    This is what the decoder does after it looked for whitespace, which programs do not send.
     """
     try:
         value, end = _DECODER.raw_decode(text)
     except json.JSONDecodeError:
         return None, False
-    return value, end == len(text) or not text[end:].strip(_BLANKS)
+    return value, end == len(text) or not text[end:].strip(_WHITESPACE)
 
 
 def decode_text(data: bytes) -> str:
-    """Decode UTF-8, putting U+FFFD in place of each byte that is none, as Go does."""
+    """Decode UTF-8, putting U+FFFD in place of each byte that is not valid, as Go does."""
     return data.decode("utf-8", _REPLACE_EACH_BYTE)
 
 
-def parse_yaml(data: bytes) -> Json:
+def parse_yaml(data: bytes, *, max_bytes: int = MAX_BYTES) -> Json:
     """Parse one YAML document (JSON is YAML); raise ParseError. An empty document is None."""
-    documents = parse_yaml_documents(data)
+    return _single(parse_yaml_documents(data, max_bytes=max_bytes))
+
+
+def parse_yaml_documents(data: bytes, *, max_bytes: int = MAX_BYTES) -> list[Json]:
+    """Parse all documents of a YAML stream, leaving out empty ones; raise ParseError."""
+    # The YAML library takes as long to import as all of this package; most programs never need it.
+    from dray.api.yaml_text import load_documents
+
+    text = decode_text(_bounded(data, max_bytes))
+    return [document for document in load_documents(text) if document is not None]
+
+
+def _single(documents: list[Json]) -> Json:
     if len(documents) > 1:
         raise ParseError("expected one YAML document, found several")
     return documents[0] if documents else None
 
 
-def parse_yaml_documents(data: bytes) -> list[Json]:
-    """Parse all documents of a YAML stream, leaving out empty ones; raise ParseError."""
-    # The YAML library takes as long to import as all of this room; most programs never need it.
+# --- plain values, for files and answers -----------------------------------------------
+
+
+def load_json(data: bytes | str, kind: Any = Any, *, max_bytes: int = MAX_BYTES) -> Any:
+    """Return the plain value of JSON text, or one of a msgspec type; raise ParseError.
+
+    >>> load_json('{"a": [1.5]}')
+    {'a': [1.5]}
+    """
+    data = _bounded(data, max_bytes)
+    check_depth(data)
+    return json_loader(kind).decode(data)
+
+
+class JsonLoader:
+    """Reads JSON text as one msgspec type; raises MismatchError, and ParseError for all else."""
+
+    __slots__ = ("_decode",)
+
+    def __init__(self, kind: Any) -> None:
+        self._decode = msgspec.json.Decoder(kind).decode
+
+    def decode(self, data: bytes | msgspec.Raw) -> Any:
+        """Return the value."""
+        try:
+            return self._decode(data)
+        except msgspec.ValidationError as error:
+            raise MismatchError(str(error)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ParseError(str(error)) from None
+        except RecursionError:
+            raise ParseError(TOO_DEEP) from None
+
+
+def json_loader(kind: Any) -> JsonLoader:
+    """Return the loader of a type, made once, for paths where speed matters.
+
+    msgspec bounds its own recursion, and passes over members that the type does not have without
+    building them, so the text is not counted first.
+    """
+    found = _LOADERS.get(kind)
+    if found is None:
+        found = _LOADERS[kind] = JsonLoader(kind)
+    return found
+
+
+_LOADERS: dict[Any, JsonLoader] = {}
+
+
+def load_yaml(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> Json:
+    """Return the plain value of one YAML document, None if it is empty; raise ParseError.
+
+    >>> load_yaml("a: 1.5")
+    {'a': 1.5}
+    """
+    return _single(load_yaml_documents(data, max_bytes=max_bytes))
+
+
+def load_yaml_documents(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> list[Json]:
+    """Return the plain values of all documents that are not empty; raise ParseError."""
     from dray.api.yaml_text import load_documents
 
-    return [document for document in load_documents(decode_text(data)) if document is not None]
+    try:
+        text = _bounded(data, max_bytes).decode()
+    except UnicodeDecodeError as error:
+        raise ParseError(f"not UTF-8: {error.reason} at byte {error.start}") from None
+    return [document for document in load_documents(text, plain=True) if document is not None]
 
 
 # --- JSON ---------------------------------------------------------------------
@@ -118,11 +295,12 @@ def collect_pairs(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         return collected
     marked = Duplicates(collected)
     seen: set[str] = set()
-    marked.names = []
+    repeated: dict[str, None] = {}
     for name, _ in pairs:
-        if name in seen and name not in marked.names:
-            marked.names.append(name)
+        if name in seen:
+            repeated[name] = None
         seen.add(name)
+    marked.names = list(repeated)
     return marked
 
 

@@ -24,6 +24,8 @@ from typing import Any
 
 import msgspec
 
+from dray.api.parsing import ParseError, load_json
+
 __all__ = ["RawJson", "go_json"]
 
 
@@ -50,15 +52,15 @@ class RawJson:
     def value(self) -> Any:
         """Parse the bytes; raise ValueError if they are no JSON."""
         try:
-            return msgspec.json.decode(self.raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return load_json(self.raw)
+        except ParseError as error:
             raise ValueError(str(error)) from None
 
     def compacted(self) -> RawJson:
         """Return the value as readers see it: no blanks, and <, >, & escaped."""
         try:
             text = msgspec.json.format(self.raw, indent=-1)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self
         compact = _escape_html(text)
         return self if compact == self.raw else RawJson(compact)

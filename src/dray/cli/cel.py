@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from dray.api.features import Features
+from dray.api.parsing import ParseError, load_json, load_yaml_documents
 from dray.api.quantity import QuantityError
 from dray.api.resource import DeviceAttribute, DeviceCapacity
 from dray.cel import (
@@ -117,11 +117,11 @@ def _features(words: Iterable[str]) -> Features:
 def _load_devices(path: str, driver: str) -> Iterator[tuple[str, DeviceInput]]:
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text()
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+        documents = load_yaml_documents(text)
+    except ParseError as error:
+        raise _BadInputError(f"{path} is neither YAML nor JSON: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise _BadInputError(f"cannot read {path}: {error}") from None
-    except yaml.YAMLError as error:
-        raise _BadInputError(f"{path} is neither YAML nor JSON: {error}") from None
     for document in documents:
         yield from _devices_in(document, driver, path)
 
@@ -325,7 +325,7 @@ def _filter(args: argparse.Namespace) -> int:
 
 def _answer_case(line: str, where: str) -> dict[str, Any]:
     try:
-        case = json.loads(line)
+        case = load_json(line)
     except ValueError as error:
         raise _BadInputError(f"{where}: not JSON: {error}") from None
     if not isinstance(case, dict) or not isinstance(case.get("Expression"), str):

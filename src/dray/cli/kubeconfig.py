@@ -16,6 +16,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from dray.api.parsing import ParseError, load_yaml
 from dray.cli.server import DEFAULT_DATA
 
 
@@ -72,9 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _known_url(file: Path) -> str:
-    import yaml
-
     try:
-        return str(yaml.safe_load(file.read_text())["clusters"][0]["cluster"]["server"])
-    except (OSError, KeyError, IndexError, TypeError, yaml.YAMLError):
+        return str(load_yaml(file.read_bytes())["clusters"][0]["cluster"]["server"])
+    except (OSError, KeyError, IndexError, TypeError, ParseError):
         return ""

@@ -25,7 +25,7 @@ import msgspec
 
 from dray.allocator import AllocationError, Plan, Policy, Unsatisfied, World, policy_named
 from dray.allocator.cases import Case, CaseError, add_rest, add_slices, features_of, read_case
-from dray.api.parsing import ParseError
+from dray.api.parsing import ParseError, load_json
 from dray.api.resource import ResourceClaim, ResourceSlice
 from dray.api.yaml_text import load_documents
 
@@ -99,8 +99,8 @@ def _read(stream: TextIO, name: str) -> Iterator[tuple[str, dict[str, Any] | Cas
             return
         place = f"{name}, line {number}"
         try:
-            yield place, _mapping(msgspec.json.decode(line))
-        except msgspec.DecodeError as error:
+            yield place, _mapping(load_json(line))
+        except ParseError as error:
             if not line.rstrip().endswith("}"):
                 rest = list(stream)
                 if not any(other.startswith("{") for other in rest):
@@ -119,8 +119,8 @@ def _read_lines(
     for number, line in enumerate(lines, start=first):
         if line.strip():
             try:
-                yield f"{name}, line {number}", _mapping(msgspec.json.decode(line))
-            except msgspec.DecodeError as error:
+                yield f"{name}, line {number}", _mapping(load_json(line))
+            except ParseError as error:
                 yield f"{name}, line {number}", CaseError(f"not JSON: {error}")
 
 

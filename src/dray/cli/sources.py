@@ -8,8 +8,7 @@ import os
 import re
 from pathlib import Path
 
-import yaml
-
+from dray.api.parsing import load_yaml
 from dray.cli.output import CommandError
 from dray.client import Client, ClientError, KubeconfigError
 from dray.drivers.hardware import load_profile, profile_names
@@ -40,8 +39,8 @@ def is_kubeconfig(path: Path) -> bool:
         # Snapshots are large and parsing YAML is slow: look at the words first.
         if not re.search(r"""["']?kind["']?\s*:\s*["']?Config\b""", text):
             return False
-        document = yaml.safe_load(text)
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        document = load_yaml(text)
+    except (OSError, ValueError):
         return False
     return isinstance(document, dict) and document.get("kind") == "Config" and "clusters" in document
 

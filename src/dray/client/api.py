@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from dray.api.parsing import json_loader, load_json
 from dray.client.errors import ApiError, Gone, TooManyRequests, TransportError, Unreadable, error_from
 from dray.client.kubeconfig import load_endpoint
 from dray.client.resources import Resource
@@ -59,15 +60,7 @@ class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
     object: T
 
 
-_decoder_by_type: dict[Any, msgspec.json.Decoder[Any]] = {}
-
-
-def decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
-    """Return the decoder of a type, made once."""
-    found = _decoder_by_type.get(kind)
-    if found is None:
-        found = _decoder_by_type[kind] = msgspec.json.Decoder(kind)
-    return found
+decoder_of = json_loader
 
 
 def without_nulls(value: Any) -> Any:
@@ -85,7 +78,7 @@ def _read_answer(request: Request, body: bytes, view: Any) -> Any:
         return decoder_of(view).decode(body)
     except msgspec.DecodeError:
         try:
-            return msgspec.convert(without_nulls(msgspec.json.decode(body)), view)
+            return msgspec.convert(without_nulls(load_json(body)), view)
         except msgspec.DecodeError as error:
             raise Unreadable(f"{request}: the answer cannot be read: {error}") from error
 

@@ -28,6 +28,8 @@ from typing import Any
 
 import msgspec
 
+from dray.api.parsing import ParseError, json_loader
+
 
 class ClientError(Exception):
     """Base of everything this room raises."""
@@ -155,14 +157,14 @@ _BY_CODE: Mapping[int, type[ApiError]] = {
     422: Invalid,
     429: TooManyRequests,
 }
-_decode_status = msgspec.json.Decoder(Status).decode
+_decode_status = json_loader(Status).decode
 
 
 def error_from(code: int, body: bytes, what: str = "", headers: Mapping[str, str] | None = None) -> ApiError:
     """Turn an error answer into the exception of its branch; never raises."""
     try:
         status = _decode_status(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except ParseError:
         # Not every answer is a Status: unknown paths and proxies answer in plain text.
         status = Status(code=code, message=body[:400].decode(errors="replace").strip())
     code = status.code or code

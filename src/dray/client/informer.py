@@ -27,6 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from dray.api.meta import ObjectMeta
+from dray.api.parsing import load_json
 from dray.client.api import Client, ListOf, WatchEvent, decoder_of, revision_of, without_nulls
 from dray.client.errors import ClientError, Forbidden, Gone, NotFound, Unreadable
 from dray.client.resources import Resource
@@ -241,7 +242,7 @@ class Informer(Generic[T]):
     def _decode_anyway(self, line: bytes) -> Any:
         """Decode an event whose object has nulls where lists should be; give up on what makes no sense."""
         try:
-            return msgspec.convert(without_nulls(msgspec.json.decode(line)), self._event_type)
+            return msgspec.convert(without_nulls(load_json(line)), self._event_type)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             log.warning("%s: an object cannot be read and is ignored: %s", self.resource.plural, error)
             self._revision = revision_of(line) or self._revision

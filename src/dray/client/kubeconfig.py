@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from dray.api.parsing import ParseError, load_json, load_yaml
 from dray.client.errors import KubeconfigError
 
 IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -78,12 +77,12 @@ def load_kubeconfig(path: str | os.PathLike[str], context: str | None = None) ->
     """Read one context of a kubeconfig file (the current one, unless another is named)."""
     path = Path(path).expanduser()
     try:
-        config = yaml.safe_load(path.read_text())
+        config = load_yaml(path.read_bytes())
     except OSError as error:
         raise KubeconfigError(
             f"cannot read kubeconfig {path}: {error.strerror}. Give --kubeconfig FILE."
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except ParseError as error:
         raise KubeconfigError(f"kubeconfig {path} is not YAML: {error}") from error
     if not isinstance(config, dict):
         raise KubeconfigError(f"kubeconfig {path} is empty")
@@ -170,7 +169,7 @@ def _run_exec_plugin(plugin: Mapping[str, Any], path: Path) -> dict[str, Any]:
         done = subprocess.run(
             command, env=environment, capture_output=True, check=True, timeout=60, cwd=path.parent
         )
-        status = json.loads(done.stdout)["status"]
+        status = load_json(done.stdout)["status"]
     except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
         hint = plugin.get("installHint") or "is it installed and on PATH?"
         raise KubeconfigError(f"exec plugin {command[0]!r} gave no credentials: {error} ({hint})") from error

@@ -25,6 +25,7 @@ import msgspec
 
 from dray.api.cdi import CdiError, CdiSpec, parse_qualified_name
 from dray.api.meta import ObjectMeta
+from dray.api.parsing import ParseError, load_json
 from dray.api.resource import (
     AllocationResult,
     Device,
@@ -421,8 +422,8 @@ class Kit:
         for folder in self.cdi_dirs:
             for path in sorted(folder.glob("*.json")):
                 try:
-                    spec = msgspec.json.decode(path.read_bytes(), type=CdiSpec)
-                except (OSError, msgspec.MsgspecError):
+                    spec = load_json(path.read_bytes(), CdiSpec)
+                except (OSError, ParseError):
                     continue
                 for device in spec.devices:
                     yield f"{spec.kind}={device.name}"

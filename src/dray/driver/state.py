@@ -29,6 +29,7 @@ from typing import Any
 import msgspec
 
 from dray.api.cdi import ContainerEdits
+from dray.api.parsing import load_json
 from dray.api.resource import AllocatedDeviceStatus, DeviceAttribute
 
 FORMAT = "dray.driver/v1"
@@ -221,11 +222,11 @@ def read_boot_id() -> str:
 
 
 def _open(content: bytes) -> _Book:
-    sealed = msgspec.json.decode(content, type=_Sealed)
+    sealed = load_json(content, _Sealed)
     actual = zlib.crc32(bytes(sealed.book))
     if actual != sealed.checksum:
         raise ValueError(f"checksum is {actual}, the file says {sealed.checksum}")
-    book = msgspec.json.decode(sealed.book, type=_Book)
+    book: _Book = load_json(bytes(sealed.book), _Book)
     if book.format != FORMAT:
         raise ValueError(f"format is {book.format!r}, this version reads {FORMAT!r}")
     return book

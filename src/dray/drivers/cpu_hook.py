@@ -8,11 +8,11 @@ hooks, which a small file beside the bundle remembers.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 
+from dray.api.parsing import load_json
 from dray.drivers.sysfs import format_cpu_list, parse_cpu_list
 
 
@@ -21,7 +21,7 @@ def main() -> int:
     if len(sys.argv) != 2:
         print("usage: python -m dray.drivers.cpu_hook CPU-LIST < state.json", file=sys.stderr)
         return 2
-    state = json.load(sys.stdin)
+    state = load_json(sys.stdin.buffer.read())
     cpus = set(parse_cpu_list(sys.argv[1]))
     bundle = state.get("bundle")
     if bundle and os.access(bundle, os.W_OK):

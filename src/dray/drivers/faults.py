@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from dray.api.parsing import load_yaml
 from dray.api.resource import DeviceTaint
 
 log = logging.getLogger("dray.drivers")
@@ -70,8 +71,8 @@ class FaultFile:
         if stamp != self._stamp:
             self._stamp = stamp
             try:
-                self._faults = parse_faults(yaml.safe_load(self.path.read_text("utf-8")) or {})
-            except (yaml.YAMLError, ValueError) as error:
+                self._faults = parse_faults(load_yaml(self.path.read_bytes()) or {})
+            except ValueError as error:
                 log.error("%s: %s; the faults stay as they were", self.path, error)
         return self._faults
 

@@ -32,6 +32,7 @@ from dray.api.cdi import (
     complaints_about,
     parse_qualified_name,
 )
+from dray.api.parsing import load_json, load_yaml
 
 log = logging.getLogger("dray.node")
 
@@ -170,11 +171,9 @@ def read_spec(path: Path) -> CdiSpec:
     content = path.read_bytes()
     try:
         if path.suffix == ".json":
-            spec = msgspec.json.decode(content, type=CdiSpec)
+            spec: CdiSpec = load_json(content, CdiSpec)
         else:
-            import yaml  # most nodes never meet a YAML spec, and it costs 5 MB
-
-            spec = msgspec.convert(yaml.safe_load(content), CdiSpec)
+            spec = msgspec.convert(load_yaml(content), CdiSpec)
     except (msgspec.MsgspecError, ValueError) as error:
         raise CdiError(f"not a CDI spec: {error}") from error
     found = complaints_about(spec)
@@ -191,7 +190,7 @@ def apply_edits(oci: Mapping[str, Any], edits: ContainerEdits) -> dict[str, Any]
 
     A variable, device or mount that is there already is replaced: the driver knows better.
     """
-    spec: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(oci))
+    spec: dict[str, Any] = load_json(msgspec.json.encode(oci))
     process = spec.setdefault("process", {})
     if edits.env:
         process["env"] = merge_env(process.get("env", ()), edits.env)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from dray.api.parsing import load_json
 from dray.driver.state import write_atomically
 from dray.node.claims import ClaimInfo, ClaimKey, HeldDevice
 
@@ -52,12 +53,12 @@ def encode(claims: Iterable[ClaimInfo]) -> bytes:
 
 def decode(content: bytes) -> list[ClaimInfo]:
     """Read claims; raise ValueError with the reason when the text is not what was written."""
-    outer = json.loads(content)
+    outer = load_json(content)
     data = outer["Data"]
     actual = zlib.crc32(data.encode())
     if actual != outer["Checksum"]:
         raise ValueError(f"checksum is {actual}, the file says {outer['Checksum']}")
-    inner = json.loads(data)
+    inner = load_json(data)
     if inner.get("kind") != KIND or inner.get("apiVersion") != API_VERSION:
         raise ValueError(f"it holds {inner.get('kind')} {inner.get('apiVersion')}, not {KIND} {API_VERSION}")
     return [_info_from_json(entry) for entry in inner.get("ClaimInfoStateList") or ()]

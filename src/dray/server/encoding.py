@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import yaml
 
 from dray.api import codec
+from dray.api.parsing import json_loader
 from dray.api.schema import Type
 
-_plain = msgspec.json.Decoder()
+_plain = json_loader(Any)
 
 encode = codec.encode
 

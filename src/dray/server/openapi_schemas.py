@@ -7,11 +7,11 @@ to know travels in `x-kubernetes-*` extensions.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 from dray.api.kinds import Kind
+from dray.api.parsing import load_json
 from dray.api.schema import LIST, MAP, STRUCT, Field, SchemaError, Type, schema_of, struct_of
 from dray.server.openapi_enums import enumerations
 
@@ -279,6 +279,6 @@ def _default(field: Field) -> Any:
     if field.type.kind in ("string", "time"):
         return field.default.strip('"')
     try:
-        return json.loads(field.default)
+        return load_json(field.default)
     except ValueError:
         return field.default

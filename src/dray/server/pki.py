@@ -43,6 +43,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from dray.api.parsing import load_yaml
+
 CA_LIFE = timedelta(days=3650)
 CERTIFICATE_LIFE = timedelta(days=365)
 # Clocks of clients may lag behind ours.
@@ -415,13 +417,13 @@ def _read_key(file: Path) -> ec.EllipticCurvePrivateKey | None:
 
 def _kubeconfig_serves(path: Path, server_url: str, ca: Pair, name: str, now: datetime) -> bool:
     try:
-        content = yaml.safe_load(path.read_text())
+        content = load_yaml(path.read_bytes())
         cluster = content["clusters"][0]["cluster"]
         user = content["users"][0]
         certificate = x509.load_pem_x509_certificate(
             base64.b64decode(user["user"]["client-certificate-data"])
         )
-    except (OSError, ValueError, KeyError, IndexError, TypeError, yaml.YAMLError):
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
         return False
     return (
         user["name"] == name

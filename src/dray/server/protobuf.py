@@ -20,8 +20,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
-import msgspec
-
+from dray.api.parsing import ParseError, load_json
 from dray.api.protobuf import MAGIC, MEDIA_TYPE, OBJECT, ProtobufError, read_field, read_varint
 from dray.api.raw_json import RawJson
 from dray.api.schema import LIST, MAP, STRUCT, Field, Type
@@ -156,8 +155,8 @@ def _scalar(kind: Type, value: int | bytes) -> Any:
             return RawJson(raw) if raw else None
     raw = _first_bytes(value)  # any: JSON inside a message
     try:
-        return msgspec.json.decode(raw) if raw else None
-    except msgspec.DecodeError as problem:
+        return load_json(raw) if raw else None
+    except ParseError as problem:
         raise ProtobufError(str(problem)) from None
 
 

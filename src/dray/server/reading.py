@@ -19,6 +19,7 @@ import json
 from typing import Any, NamedTuple
 
 from dray.api.kinds import Kind
+from dray.api.parsing import load_json
 from dray.server import errors
 from dray.server.encoding import encode
 from dray.server.objects import Objects, prefix_of
@@ -183,7 +184,7 @@ def _token(revision: int, prefix: str, last_key: str) -> str:
 def _read_token(token: str) -> tuple[int, str]:
     try:
         raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
-        content = json.loads(raw)
+        content = load_json(raw)
         version, revision, start = content["v"], content["rv"], content["start"]
         if (
             version != TOKEN_VERSION

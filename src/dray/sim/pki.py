@@ -5,15 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-import yaml
-
+from dray.api.parsing import load_yaml
 from dray.server.node_authz import NODE_USER_PREFIX, NODES_GROUP
 from dray.server.pki import existing_ca, kubeconfig, sign_client, write_private
 
 
 def _write(data: Path, user: str, groups: list[str], path: Path) -> None:
     ca = existing_ca(data / "pki")
-    url = yaml.safe_load((data / "admin.kubeconfig").read_text())["clusters"][0]["cluster"]["server"]
+    url = load_yaml((data / "admin.kubeconfig").read_bytes())["clusters"][0]["cluster"]["server"]
     text = kubeconfig(url, ca.certificate_pem, user, sign_client(ca, user, groups, datetime.now(UTC)))
     write_private(path, text.encode())
 

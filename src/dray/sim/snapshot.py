@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from dray.api.codec import to_view
 from dray.api.conversion import convert
 from dray.api.core import Namespace, Node, Pod, PodGroup
 from dray.api.defaults import apply_defaults
 from dray.api.features import Features
-from dray.api.parsing import ParseError, parse_yaml_documents
+from dray.api.parsing import ParseError, load_json, parse_yaml_documents
 from dray.api.reading import read
 from dray.api.resource import (
     DeviceClass,
@@ -182,17 +181,16 @@ def read_objects(path: Path) -> list[Object]:
         content = path.read_bytes()
     except OSError as error:
         raise SnapshotError(f"{path}: {error.strerror}") from error
+    is_json = content.lstrip().startswith(b"{")
     try:
-        documents = (
-            parse_yaml_documents(content) if not content.lstrip().startswith(b"{") else [json.loads(content)]
-        )
-    except json.JSONDecodeError:
+        documents = [load_json(content)] if is_json else parse_yaml_documents(content)
+    except ParseError as error:
+        if not is_json:
+            raise SnapshotError(f"{path}: {error}") from error
         try:  # JSON lines
-            documents = [json.loads(line) for line in content.splitlines() if line.strip()]
-        except json.JSONDecodeError as error:
-            raise SnapshotError(f"{path}: not JSON: {error}") from error
-    except (ParseError, yaml.YAMLError) as error:
-        raise SnapshotError(f"{path}: {error}") from error
+            documents = [load_json(line) for line in content.splitlines() if line.strip()]
+        except ParseError as problem:
+            raise SnapshotError(f"{path}: not JSON: {problem}") from problem
     return [obj for document in documents for obj in objects_of(document, str(path))]
 
 

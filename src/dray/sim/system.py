@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
+from dray.api.parsing import ParseError, load_json, load_yaml
 from dray.client import AlreadyExists, Client
 from dray.client.resources import DEVICE_CLASSES, SERVICE_ACCOUNTS, Resource
 from dray.drivers.hardware import Profile, device_classes
@@ -282,7 +282,7 @@ class System:
             "spec": {"expirationSeconds": 86400},
         }
         answer = await client.create(SERVICE_ACCOUNTS, wish, namespace, name=name, subresource="token")
-        server = yaml.safe_load(self.plan.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+        server = load_yaml(self.plan.kubeconfig.read_bytes())["clusters"][0]["cluster"]["server"]
         return f"{server}/dashboard/#token={answer['status']['token']}"
 
     async def _grant(self, client: Client, driver: str) -> None:
@@ -405,8 +405,8 @@ def last_words(path: Path) -> str:
 def read_state(data: Path) -> dict[str, Any] | None:
     """Return the state file of a running system, or None."""
     try:
-        state: dict[str, Any] = json.loads((data / STATE_FILE).read_text())
-    except (OSError, json.JSONDecodeError):
+        state: dict[str, Any] = load_json((data / STATE_FILE).read_bytes())
+    except (OSError, ParseError):
         return None
     return state
 

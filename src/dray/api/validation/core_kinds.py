@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from dray.api.parsing import parse_json
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.equality import is_same
 from dray.api.validation.fields import FieldError, Path, forbidden, invalid, invalid_each, required, too_long
@@ -130,7 +130,7 @@ def _validate_secret_type(secret: Json, data: Json, path: Path) -> list[FieldErr
         return missing
     key = _REQUIRED_KEYS[kind][0]
     try:
-        json.loads(base64.b64decode(data[key] or ""))
+        parse_json(base64.b64decode(data[key] or ""))
     except (ValueError, binascii.Error) as error:
         return [invalid(path.key(key), "<secret contents redacted>", str(error))]
     return []

@@ -37,6 +37,7 @@ from typing import Any
 
 import msgspec
 
+from dray.api.parsing import json_loader
 from dray.client import ApiError, Client, ClientError, Forbidden, Informer, Object, Unauthorized, key_of
 from dray.client import resources as kinds
 from dray.control.claim_text import ClaimText
@@ -101,7 +102,7 @@ class BadReview(Exception):
     """The request is no AdmissionReview of a claim."""
 
 
-_decode = msgspec.json.Decoder(Review).decode
+_decode = json_loader(Review).decode
 _encode = msgspec.json.Encoder().encode
 
 

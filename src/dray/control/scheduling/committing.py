@@ -34,6 +34,7 @@ import msgspec
 
 from dray.api.core import Pod
 from dray.api.features import Features
+from dray.api.parsing import json_loader
 from dray.api.resource import AllocationResult, ResourceClaim
 from dray.client import (
     MERGE_PATCH,
@@ -81,7 +82,7 @@ class CommitFailed(Exception):
 
 
 _CONFLICTS = (Conflict, NotFound, InUseError)
-_decode_text = msgspec.json.Decoder(ClaimText).decode
+_decode_text = json_loader(ClaimText).decode
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,10 @@ namespaces are made and before the user's program starts.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
-import msgspec
-
+from dray.api.parsing import load_json
 from dray.driver import DriverError
 from dray.drivers.network.moving import Move, attach
 
@@ -21,8 +19,8 @@ def main() -> int:
     if len(sys.argv) != 2:
         print("usage: python -m dray.drivers.network.hook MOVE.json < state.json", file=sys.stderr)
         return 2
-    state = json.load(sys.stdin)
-    move = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Move)
+    state = load_json(sys.stdin.buffer.read())
+    move = load_json(Path(sys.argv[1]).read_bytes(), Move)
     try:
         attach(move, int(state["pid"]))
     except DriverError as error:

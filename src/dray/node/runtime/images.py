@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from dray.api.parsing import ParseError, load_json
 from dray.node.runtime.contract import StartError
 
 HOST = "host"
@@ -126,8 +125,8 @@ class ImageStore:
 
 def _json(path: Path) -> Any:
     try:
-        return msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.MsgspecError) as error:
+        return load_json(path.read_bytes())
+    except (OSError, ParseError) as error:
         raise StartError("ErrImageNeverPull", f"image file {path} cannot be read: {error}") from error
 
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dray.api.cdi import CdiError
+from dray.api.parsing import load_json
 from dray.node.cdi import merge_env
 from dray.node.logs import LogFile, LogPump
 from dray.node.runtime.contract import ContainerId, ExecResult, FoundContainer, Launch, OnExit, StartError
@@ -243,7 +244,7 @@ class ProcessRuntime:
             return None  # never came to life
         if _is_shim(pid, folder):
             # The command may have ended; then the shim waits for us to take its output.
-            stored = json.loads((folder / "env.json").read_text())
+            stored = load_json((folder / "env.json").read_bytes())
             running = _Running(id, folder, pid, started_at, env=stored["env"], cwd=stored["cwd"])
             self._open_pipes(running, Path((folder / "log").read_text()))
             self._watch(running)

@@ -17,6 +17,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dray.api.parsing import load_json
+
 Fields = dict[str, Any]  # step -> Fields
 SELF = "."
 
@@ -120,7 +122,7 @@ def path_text(path: Sequence[str]) -> str:
         if kind == "f":
             text += f".{rest}"
         elif kind == "k":
-            keys = json.loads(rest)
+            keys = load_json(rest)
             inner = ",".join(f"{name}={json.dumps(value)}" for name, value in sorted(keys.items()))
             text += f"[{inner}]"
         elif kind == "v":

@@ -12,12 +12,12 @@ version. All functions work on objects in the version of the request.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
+from dray.api.parsing import ParseError, load_json
 from dray.api.schema import Type
 from dray.server.apply.fieldsets import (
     Fields,
@@ -131,8 +131,8 @@ def _is_element(name: str) -> bool:
     if letter == "f":
         return True
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = load_json(text)
+    except ParseError:
         return False
     if letter == "k":
         return isinstance(value, dict)

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from dray.api.parsing import ParseError, decode_text, parse_json
-from dray.api.yaml_text import load_documents
+from dray.api.yaml_text import compose_documents, load_documents
 
 Object = dict[str, Any]
 
@@ -66,8 +66,8 @@ def read_documents(file: str, data: bytes) -> list[Document]:
             raise _json_problem(text, str(error)) from None
     try:
         # YAML forbids tabs between tokens, JSON does not; a tab in a JSON string is an error anyway.
-        nodes = list(yaml.compose_all(text.replace("\t", " ") if is_json else text, _loader()))
-    except yaml.YAMLError as error:
+        nodes = compose_documents(text.replace("\t", " ") if is_json else text)
+    except ParseError as error:
         raise _problem(str(error)) from None
     documents: list[Document] = []
     # An empty document composes to nothing in some positions, and constructs to None in all.
@@ -76,10 +76,6 @@ def read_documents(file: str, data: bytes) -> list[Document]:
     for value, node in zip(values, nodes, strict=True):
         documents += _objects(file, value, node)
     return documents
-
-
-def _loader() -> Any:
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _is_empty(node: yaml.Node | None) -> bool:

@@ -15,8 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from dray.api.parsing import ParseError, load_yaml
 from dray.drivers.hardware.devices import BUILDERS
 from dray.drivers.hardware.pools import PoolModel
 
@@ -73,8 +72,8 @@ def load_profile(name_or_path: str) -> Profile:
             )
         source, content = str(path), path.read_text("utf-8")
     try:
-        return parse_profile(yaml.safe_load(content), source)
-    except yaml.YAMLError as error:
+        return parse_profile(load_yaml(content), source)
+    except ParseError as error:
         raise ProfileError(f"{source}: not YAML: {error}") from error
 
 
