@@ -12,7 +12,7 @@ from test_controllers_claims import SOON, claim_when, furnished, is_free, made_c
 
 from dray.client import Client, Forbidden, NotFound
 from dray.client import resources as kinds
-from dray.control.nodes import NodeLifecycle
+from dray.control.nodes import NodeLifecycle, NodeMonitoring
 from dray.control.reconciling import Caches, run_controllers
 
 CUSTOM_KINDS = kinds.Resource(
@@ -374,7 +374,7 @@ async def impatient_lifecycle(cluster, clock=lambda: datetime.now(UTC), *, grace
     """Run the node controller in this process: some seconds of silence are too long for it."""
     client = Client.connect(cluster.peer.kubeconfig)
     caches = Caches(client)
-    controller = NodeLifecycle(caches, clock, grace=timedelta(seconds=grace), lost_node_grace=0.5)
+    controller = NodeLifecycle(caches, clock, NodeMonitoring(grace, period=0.5), lost_node_grace=0.5)
     task = asyncio.create_task(run_controllers(caches, [controller]))
     try:
         yield controller

@@ -116,8 +116,9 @@ async def _serve(args: argparse.Namespace, options: SchedulerOptions) -> None:
     gc.disable()
     agent = f"dray-scheduler/{options.name}"
     async with Client.connect(args.kubeconfig, args.context, user_agent=agent) as client:
-        loop = SchedulingLoop(client, options)
-        work = asyncio.create_task(_lead(args, client, loop) if args.leader_elect else loop.run())
+        election = _election(args, client, options.name) if args.leader_elect else None
+        loop = SchedulingLoop(election.fence(client) if election is not None else client, options)
+        work = asyncio.create_task(_lead(election, loop) if election is not None else loop.run())
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, work.cancel)
         probes = (
@@ -150,11 +151,12 @@ async def _announce(loop: SchedulingLoop) -> None:
     print(f"ready: scheduling pods with schedulerName {loop.options.name!r}", flush=True)
 
 
-async def _lead(args: argparse.Namespace, client: Client, loop: SchedulingLoop) -> None:
-    """Schedule while holding the lease; losing it ends the process, and its supervisor starts anew."""
+def _election(args: argparse.Namespace, client: Client, name: str) -> LeaderElection:
     identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
-    election = LeaderElection(
-        client, f"dray-scheduler-{loop.options.name}", identity, namespace=args.leader_namespace
-    )
-    print(f"standing by as {identity}", flush=True)
+    return LeaderElection(client, f"dray-scheduler-{name}", identity, namespace=args.leader_namespace)
+
+
+async def _lead(election: LeaderElection, loop: SchedulingLoop) -> None:
+    """Schedule while holding the lease; losing it ends the process, and its supervisor starts anew."""
+    print(f"standing by as {election.identity}", flush=True)
     await election.run(loop.run)

@@ -8,6 +8,8 @@ handlers are told only the differences. Handlers are plain functions called in
 the order in which the server made the changes; they must be quick, because the
 next event waits for them.
 
+A process that was stopped for a while asks for a fresh list with `refresh` before it acts on its copy.
+
 Objects that changed identity (same name, new uid) are reported as a deletion
 followed by an addition, so that no handler mistakes one for the other.
 
@@ -92,6 +94,8 @@ class Informer(Generic[T]):
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._revision = ""
+        self._watching: asyncio.Task[None] | None = None
+        self._refreshing: list[asyncio.Future[None]] = []  # who waits for a list that is yet to be asked for
         generic: Any = WatchEvent
         self._event_type = generic[view]
         self._decode = decoder_of(self._event_type).decode
@@ -144,7 +148,7 @@ class Informer(Generic[T]):
             try:
                 if not self._revision:
                     await self._list()
-                await self._watch()
+                await self._watch_until_refreshed()
                 pause = 0.0
             except Gone:
                 # The server forgot our revision: the copy may have holes, so start over.
@@ -156,27 +160,67 @@ class Informer(Generic[T]):
                 self.is_available = False
                 self._replace([])
                 self._synced.set()
+                waiting, self._refreshing = self._refreshing, []
+                _wake(waiting)
                 pause = 60.0
             except ClientError as error:
                 pause = min(max(pause * 2, 0.1), 10.0)
                 log.debug("%s: %s; again in %.1f s", self.resource.plural, error, pause)
 
+    async def refresh(self) -> None:
+        """List again; returns when the copy is at least as new as this call. Needs `run` to be running.
+
+        For a process that did not run for a while: what its watch would deliver bit by bit is old news.
+        """
+        if not self.is_available or not self.has_synced:
+            return  # the next list is due anyway
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._refreshing.append(waiting)
+        self._revision = ""
+        if self._watching is not None:
+            self._watching.cancel()
+        await waiting
+
+    async def _watch_until_refreshed(self) -> None:
+        if self._refreshing:
+            self._revision = ""  # asked for while a list was under way, which may be older
+            return
+        self._watching = asyncio.create_task(self._watch())
+        try:
+            await self._watching
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is None or current.cancelling():
+                raise
+        finally:
+            self._watching = None
+
     async def _list(self) -> None:
         # Revision 0 lets the server answer from its cache; after a 410 that could be
         # older than what we have seen, so then ask for the newest.
         revision = None if self.has_synced else "0"
+        waiting, self._refreshing = self._refreshing, []
         query = {"limit": self._page_size, "resourceVersion": revision, **self._query}
+        try:
+            answer = await self._ask_for_list(query)
+        except BaseException:
+            self._refreshing += waiting
+            raise
+        self.is_available = True
+        self.relists += 1
+        self._replace(answer.items)
+        self._revision = answer.metadata.resource_version
+        self._synced.set()
+        _wake(waiting)
+
+    async def _ask_for_list(self, query: dict[str, Any]) -> ListOf[Any]:
         kind: Any = msgspec.Raw if self._raw_by_key is not None else self._view
         try:
             answer: ListOf[Any] = await self._client.list(self.resource, self._namespace, view=kind, **query)
         except Unreadable:
             # Some object does not fit the view: take them one by one.
             answer = await self._client.list(self.resource, self._namespace, view=msgspec.Raw, **query)
-        self.is_available = True
-        self.relists += 1
-        self._replace(answer.items)
-        self._revision = answer.metadata.resource_version
-        self._synced.set()
+        return answer
 
     def _replace(self, found: list[Any]) -> None:
         """Make the cache equal to a fresh list, telling the handlers only what differs."""
@@ -276,6 +320,12 @@ class Informer(Generic[T]):
     def _tell(self, old: T | None, new: T | None) -> None:
         for handler in self._handlers:
             handler(old, new)
+
+
+def _wake(waiting: list[asyncio.Future[None]]) -> None:
+    for each in waiting:
+        if not each.done():
+            each.set_result(None)
 
 
 def _object_text(line: bytes) -> bytes:

@@ -7,8 +7,11 @@ written in the Lease. Every write carries the resourceVersion, so two candidates
 cannot both succeed.
 
 A leader that cannot renew within `renew_deadline` stops leading before others may
-take over. Leading is an optimisation, not a lock: what leaders write must be safe
-even when two of them overlap.
+take over. A leader that did not run for a while (SIGSTOP, a suspended machine) cannot
+know that in time: its first step afterwards may be a write. So leaders write through
+`fence(client)`, which sends nothing but reads unless the lease was renewed within
+`renew_deadline`. A write that was sent before the pause may still land: what leaders
+write must be safe even when two of them overlap.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ import msgspec
 
 from dray.api.meta import ObjectMeta
 from dray.client.api import Client, Object
-from dray.client.errors import AlreadyExists, ClientError, Conflict, NotFound
+from dray.client.errors import AlreadyExists, ClientError, Conflict, NotFound, TransportError
 from dray.client.resources import LEASES
+from dray.client.transport import Request, Response, Transport
 
 log = logging.getLogger("dray.client")
 
@@ -72,6 +76,13 @@ class LeaderElection:
         Counted from before the write was sent: others count from when they see it, which is later.
         """
         return self.is_leading and self.clock() - self.confirmed_at < self.renew_deadline
+
+    def fence(self, client: Client) -> Client:
+        """Return a client that writes only while nobody else can hold the lease; reads always pass.
+
+        Close the given client, not this one.
+        """
+        return Client(_Fenced(client.transport, self), namespace=client.namespace)
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Wait to be elected, then run `lead`; returns when leading ends (lost, or `lead` returned).
@@ -195,6 +206,24 @@ class LeaderElection:
             },
         }
         return await self.client.update(LEASES, self.name, body, self.namespace, view=Lease)
+
+
+class _Fenced:
+    """A transport that refuses writes of a process that may have lost its lease."""
+
+    def __init__(self, transport: Transport, election: LeaderElection) -> None:
+        self._transport = transport
+        self._election = election
+
+    async def send(self, request: Request) -> Response:
+        if request.method not in ("GET", "HEAD", "OPTIONS") and not self._election.is_certain:
+            raise TransportError(
+                f"{request}: not sent: the lease {self._election.name} was not renewed in time, another may lead"
+            )
+        return await self._transport.send(request)
+
+    async def close(self) -> None:
+        """Leave the connections to whoever owns them."""
 
 
 def _micro(moment: datetime) -> str:

@@ -1,22 +1,30 @@
-"""Nodes: a silent one is marked, tainted, and its pods are let go; pods of lost nodes are cleaned up.
+"""Nodes: a silent one is marked and tainted, its pods are evicted; pods of lost nodes are cleaned up.
 
-A node says it is alive by renewing its Lease. When the lease is older than the
+A node says it is alive by renewing its Lease. When no renewal is seen for the
 grace period its Ready condition becomes Unknown and the taint `unreachable`
 (NoExecute) is put on it; a Ready node loses the taints `not-ready` and
 `unreachable`. Pods leave after the tolerationSeconds of their toleration for the
 taint (by default 300, set at admission); deleting them releases their claims.
+
+The grace period is counted in seconds during which the API server answered, asked
+every `period`; see `node_health`. Before a node is marked or a pod is evicted, the
+lease or the node is read again from the server: a cache may be late.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from dray.api.core import Node, Pod, Taint
 from dray.api.meta import ObjectMeta, View
-from dray.client import Conflict, NotFound, key_of
+from dray.client import ClientError, Conflict, NotFound, key_of
 from dray.client.resources import LEASES, NODES, PODS
+from dray.control.node_health import Disruption, NodeState, NoExecute, ServerAvailability
 from dray.control.reconciling import (
     Caches,
     Clock,
@@ -34,8 +42,30 @@ NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-GRACE = timedelta(seconds=40)
+LEASE_NAMESPACE = "kube-node-lease"
 LOST_NODE_GRACE = 10.0  # seconds; a node must be gone this long before its pods are
+MONITOR = "monitor"  # the key of the round that looks at the server and at all nodes
+_ZONE_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+
+log = logging.getLogger("dray.control")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMonitoring:
+    """How patient the controller is; the defaults are kube-controller-manager's."""
+
+    grace: float = 50.0  # seconds without a renewed lease after which a node has failed
+    period: float = 5.0  # seconds between two looks at the server
+
+    @property
+    def longest_step(self) -> float:
+        """Longest time between two answers of the server that still counts as uninterrupted."""
+        return 2 * self.period
+
+    @property
+    def settling(self) -> float:
+        """Seconds after an interruption during which no pod is evicted: nodes must get a chance to report."""
+        return 3 * self.period
 
 
 class LeaseSpec(View, frozen=True):
@@ -51,22 +81,30 @@ class Lease(View, frozen=True):
     spec: LeaseSpec = LeaseSpec()
 
 
-def wanted_taints(node: Node, ready: str) -> list[Taint]:
+def wanted_taints(node: Node, ready: str, no_execute: NoExecute = NoExecute.ADD) -> list[Taint]:
     """Return the lifecycle taints a node should carry, given its Ready status."""
     taints = []
-    if ready == "Unknown":
-        taints += [Taint(key=UNREACHABLE, effect=effect) for effect in ("NoSchedule", "NoExecute")]
-    elif ready != "True":
-        taints += [Taint(key=NOT_READY, effect=effect) for effect in ("NoSchedule", "NoExecute")]
+    if ready != "True":
+        key = UNREACHABLE if ready == "Unknown" else NOT_READY
+        taints.append(Taint(key=key, effect="NoSchedule"))
+        # A node that goes from not-ready to unreachable keeps being evicted.
+        is_evicting = any(
+            taint.key in (UNREACHABLE, NOT_READY) and taint.effect == "NoExecute"
+            for taint in node.spec.taints
+        )
+        if no_execute is NoExecute.ADD or (no_execute is NoExecute.KEEP and is_evicting):
+            taints.append(Taint(key=key, effect="NoExecute"))
     if node.spec.unschedulable:
         taints.append(Taint(key=UNSCHEDULABLE, effect="NoSchedule"))
     return taints
 
 
-def merged_taints(node: Node, ready: str, now: datetime) -> list[dict[str, Any]] | None:
+def merged_taints(
+    node: Node, ready: str, now: datetime, no_execute: NoExecute = NoExecute.ADD
+) -> list[dict[str, Any]] | None:
     """Return the node's taints with the lifecycle ones corrected, or None when they are right already."""
     ours = {NOT_READY, UNREACHABLE, UNSCHEDULABLE}
-    wanted = {(taint.key, taint.effect) for taint in wanted_taints(node, ready)}
+    wanted = {(taint.key, taint.effect) for taint in wanted_taints(node, ready, no_execute)}
     have = {(taint.key, taint.effect) for taint in node.spec.taints if taint.key in ours}
     if wanted == have:
         return None
@@ -119,18 +157,20 @@ class NodeLifecycle(Controller):
         self,
         caches: Caches,
         clock: Clock = utc_now,
-        grace: timedelta = GRACE,
+        monitoring: NodeMonitoring | None = None,
         lost_node_grace: float = LOST_NODE_GRACE,
     ) -> None:
         super().__init__(caches, clock)
-        self.grace = grace
+        self.monitoring = monitoring or NodeMonitoring()
+        self.availability = ServerAvailability(self.monitoring.longest_step)
         self.lost_node_grace = lost_node_grace
         self.nodes = caches.of(NODES, Node)
         self.leases = caches.of(LEASES, Lease)
         self.pods = caches.of(PODS, Pod)
         self._pods_by_node: dict[str, set[str]] = {}
-        # Steady seconds, so that a wall clock that jumps kills no nodes.
-        self._heard: dict[str, float] = {}  # node -> when *we* last saw a new heartbeat
+        self._heard: dict[str, float] = {}  # node -> seconds of availability when a renewal was last seen
+        self._disruption = Disruption()
+        self._tainted_at: dict[str, float] = {}  # zone -> steady seconds of its last NoExecute taint
         self._missing_since: dict[str, float] = {}
 
     def watch(self) -> None:
@@ -138,6 +178,7 @@ class NodeLifecycle(Controller):
         self.nodes.add_handler(self._node_changed)
         self.leases.add_handler(self._lease_changed)
         self.pods.add_handler(self._pod_changed)
+        self.enqueue(MONITOR)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         changed = new or old
@@ -146,15 +187,23 @@ class NodeLifecycle(Controller):
         if new is None:
             self._heard.pop(name, None)
         elif old is None:
-            self._heard.setdefault(name, steady_now())
+            self._heard.setdefault(name, self._available())
         self.enqueue(f"node:{name}")
 
+    def _available(self) -> float:
+        return self.availability.seconds(steady_now())
+
+    def _silence(self, name: str) -> float:
+        """Return for how long a renewal of the node's lease would have been seen, but was not."""
+        available = self._available()
+        return available - self._heard.setdefault(name, available)
+
     def _lease_changed(self, old: Lease | None, new: Lease | None) -> None:
-        if new is None or new.metadata.namespace != "kube-node-lease":
+        if new is None or new.metadata.namespace != LEASE_NAMESPACE:
             return
         # Our own clock counts, so that a node whose clock is wrong is not taken for dead.
         if old is None or old.spec.renew_time != new.spec.renew_time:
-            self._heard[new.metadata.name] = steady_now()
+            self._heard[new.metadata.name] = self._available()
             node = self.nodes.get(new.metadata.name)
             if node is not None and _ready(node) == "Unknown":
                 self.enqueue(f"node:{new.metadata.name}")
@@ -174,9 +223,42 @@ class NodeLifecycle(Controller):
             self.enqueue(f"pod:{key_of(new.metadata)}")
 
     async def reconcile(self, key: str) -> float | None:
-        """Look at one node or pod."""
+        """Look at the server, at one node or at one pod."""
+        if key == MONITOR:
+            return await self._monitor()
         kind, _, name = key.partition(":")
         return await (self._sync_node(name) if kind == "node" else self._sync_pod(name))
+
+    async def _monitor(self) -> float:
+        """Note whether the server answers, and how many nodes are healthy."""
+        period = self.monitoring.period
+        try:
+            async with asyncio.timeout(self.monitoring.longest_step):
+                await self.client.list(LEASES, LEASE_NAMESPACE, limit=1)
+        except (ClientError, TimeoutError) as error:
+            log.warning("the API server does not answer, no node is judged: %s", error)
+            return period
+        self.availability.note_answer(steady_now())
+        was_total = self._disruption.is_total
+        self._disruption = Disruption(
+            NodeState(_zone(node), _ready(node) == "True" and not self._is_silent(name))
+            for name, node in self.nodes.items.items()
+        )
+        if self._disruption.is_total != was_total:
+            log.warning(
+                "no node is healthy: no pod is evicted"
+                if not was_total
+                else "nodes are healthy again: pods may be evicted"
+            )
+            if was_total:
+                # All were silent together; who is still silent now gets the whole grace period.
+                self._heard = dict.fromkeys(self._heard, self._available())
+            for name in self.nodes.items:
+                self.enqueue(f"node:{name}")
+        return period
+
+    def _is_silent(self, name: str) -> bool:
+        return self._silence(name) > self.monitoring.grace
 
     async def _sync_node(self, name: str) -> float | None:
         node = self.nodes.get(name)
@@ -185,24 +267,36 @@ class NodeLifecycle(Controller):
                 self.enqueue(f"pod:{pod_key}")
             return None
         now = self.clock()
-        quiet = steady_now() - self._heard.setdefault(name, steady_now())
-        grace = self.grace.total_seconds()
         ready = _ready(node)
-        silent = quiet > grace
-        if silent and ready != "Unknown":
+        if ready != "Unknown" and self._is_silent(name) and not await self._has_renewed(name):
             await self._mark_unknown(node, now)
             ready = "Unknown"
-        taints = merged_taints(node, ready, now)
+        zone = _zone(node)
+        since_last = steady_now() - self._tainted_at.get(zone, float("-inf"))
+        taints = merged_taints(node, ready, now, self._disruption.no_execute(zone, since_last))
         if taints is not None:
             patch = {
                 "metadata": {"resourceVersion": node.metadata.resource_version},
                 "spec": {"taints": taints or None},
             }
             await ignoring_absence(self.client.patch(NODES, name, patch))
+            if any(taint["effect"] == "NoExecute" for taint in taints):
+                self._tainted_at[zone] = steady_now()
         for pod_key in list(self._pods_by_node.get(name, ())):
             if any(taint.effect == "NoExecute" for taint in node.spec.taints):
                 self.enqueue(f"pod:{pod_key}")
-        return max(1.0, grace - quiet) if not silent else 5.0
+        if ready != "True" or self._is_silent(name):
+            return self.monitoring.period
+        return max(min(1.0, self.monitoring.period), self.monitoring.grace - self._silence(name))
+
+    async def _has_renewed(self, name: str) -> bool:
+        """Read the node's lease from the server: the cache may be late."""
+        lease = await ignoring_absence(self.client.get(LEASES, name, LEASE_NAMESPACE, view=Lease))
+        cached = self.leases.get(f"{LEASE_NAMESPACE}/{name}")
+        if lease is None or (cached is not None and lease.spec.renew_time == cached.spec.renew_time):
+            return False
+        self._heard[name] = self._available()
+        return True
 
     async def _mark_unknown(self, node: Node, now: datetime) -> None:
         conditions = [
@@ -213,7 +307,7 @@ class NodeLifecycle(Controller):
                 "message": "The node agent stopped posting heartbeats.",
                 "lastTransitionTime": rfc3339(now),
             }
-            for condition in ("Ready",)
+            for condition in ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
         ]
         patch = {"status": {"conditions": conditions}}
         await ignoring_absence(
@@ -254,6 +348,13 @@ class NodeLifecycle(Controller):
             return None
         if departure > now:
             return wait_until(departure, now)
+        settled = self.availability.uninterrupted(steady_now())
+        if settled < self.monitoring.settling:
+            return max(self.monitoring.period, self.monitoring.settling - settled)
+        fresh = await ignoring_absence(self.client.get(NODES, pod.spec.node_name, view=Node))
+        still = pod_departure(pod, fresh.spec.taints, now) if fresh is not None else None
+        if still is None or still > now:
+            return self.monitoring.period  # the cache is late: look again when it has caught up
         await self._fail(
             pod, f"Taint manager: deleting because of a taint on node {pod.spec.node_name}", phase=None
         )
@@ -296,3 +397,8 @@ class NodeLifecycle(Controller):
 
 def _ready(node: Node) -> str:
     return next((condition.status for condition in node.status.conditions if condition.type == "Ready"), "")
+
+
+def _zone(node: Node) -> str:
+    labels = node.metadata.labels or {}
+    return "/".join(labels.get(label, "") for label in _ZONE_LABELS)

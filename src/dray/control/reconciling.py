@@ -11,8 +11,12 @@ looked at once more afterwards, so no change is missed and no key is worked on b
 two workers. Failures back off exponentially, from 50 ms to 30 s; a conflict with
 another writer is no failure but a reason to look again at once.
 
+A process that did not run for a while (SIGSTOP, a suspended machine) wakes up with old caches and with timers that
+are all due. `Caches` notices that by its own tick, has every cache listed again, and no key is worked on before.
+
 Invariants (tests/unit/control/test_control_reconciling.py):
   * a key is never worked on by two workers at a time;
+  * after a pause of the process no key is worked on before the caches are fresh;
   * an enqueue during work leads to another look.
 """
 
@@ -41,6 +45,8 @@ Clock = Callable[[], datetime]
 LONGEST_WAIT = 60.0  # seconds until a date is looked at again, in case the wall clock was changed
 FIRST_BACKOFF = 0.05
 LONGEST_BACKOFF = 30.0
+TICK = 1.0  # seconds
+LONGEST_TICK = 10.0  # seconds; a tick that took longer means that the process did not run
 
 
 def utc_now() -> datetime:
@@ -69,6 +75,8 @@ class Caches:
     def __init__(self, client: Client) -> None:
         self.client = client
         self._informers: dict[Resource, Informer[Any]] = {}
+        self._ticked_at: float | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     def of(self, resource: Resource, view: type[T], *, optional: bool = False) -> Informer[T]:
         """Return the cache of a resource, made at the first call."""
@@ -84,8 +92,34 @@ class Caches:
     async def run(self) -> None:
         """Follow all resources until cancelled."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._tick())
             for informer in self._informers.values():
                 group.create_task(informer.run())
+
+    async def _tick(self) -> None:
+        while True:
+            self._notice_pause()
+            await asyncio.sleep(TICK)
+
+    def _notice_pause(self) -> None:
+        now, before = steady_now(), self._ticked_at
+        self._ticked_at = now
+        if before is not None and now - before > LONGEST_TICK and self._refreshing is None:
+            log.warning("this process did not run for %.0f s: listing everything again", now - before)
+            self._refreshing = asyncio.create_task(self._refresh())
+
+    async def _refresh(self) -> None:
+        try:
+            await asyncio.gather(*(informer.refresh() for informer in self._informers.values()))
+        finally:
+            self._refreshing = None
+
+    async def wait_fresh(self) -> None:
+        """Return at once, except after a pause of this process: then when every cache was listed again."""
+        if self._ticked_at is not None and steady_now() - self._ticked_at > LONGEST_TICK:
+            self._notice_pause()  # here too: the timers that are due may run before the tick
+        while self._refreshing is not None:
+            await asyncio.shield(self._refreshing)
 
     async def wait_synced(self) -> None:
         """Wait until every cache has its first list."""
@@ -224,6 +258,7 @@ class Controller(ABC):
             key = await self.queue.take()
             delay: float | None
             try:
+                await self.caches.wait_fresh()
                 delay = await self.reconcile(key)
                 self._failures.pop(key, None)
             except Conflict as error:

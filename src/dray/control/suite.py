@@ -15,7 +15,7 @@ from dray.control.collecting import GarbageCollector
 from dray.control.groups import GroupProtection
 from dray.control.jobs import DaemonSetController, JobController
 from dray.control.namespaces import NamespaceController
-from dray.control.nodes import NodeLifecycle
+from dray.control.nodes import NodeLifecycle, NodeMonitoring
 from dray.control.quotas import QuotaController
 from dray.control.reconciling import Caches, Clock, Controller, utc_now
 from dray.control.tainting import TaintEviction
@@ -66,6 +66,13 @@ def chosen_controllers(names: Iterable[str]) -> list[str]:
     return [name for name in chosen if name not in dropped]
 
 
-def make_controllers(caches: Caches, names: Iterable[str], clock: Clock = utc_now) -> list[Controller]:
+def make_controllers(
+    caches: Caches, names: Iterable[str], clock: Clock = utc_now, *, monitoring: NodeMonitoring | None = None
+) -> list[Controller]:
     """Make the named controllers on shared caches."""
-    return [CONTROLLERS[name](caches, clock) for name in names]
+    return [
+        NodeLifecycle(caches, clock, monitoring)
+        if name == NodeLifecycle.name
+        else CONTROLLERS[name](caches, clock)
+        for name in names
+    ]

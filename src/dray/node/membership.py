@@ -8,7 +8,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ log = logging.getLogger("dray.node")
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_SECONDS = 40
 RENEW_SECONDS = 10.0
-STATUS_SECONDS = 10.0  # how often the status is looked at
+STATUS_SECONDS = 10.0  # how often the status is compared with the server's copy
 STATUS_REPEAT_SECONDS = 300.0  # how often it is written though nothing changed
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 KUBELET_VERSION = "v1.37.0-dray"
@@ -139,9 +139,13 @@ class Membership:
                 # Nodes may not change their taints where admission guards them; then a controller does it.
                 return
 
-    async def write_status(self) -> None:
-        """Write the whole status."""
-        await self._client.patch(NODES, self.facts.name, {"status": self._status()}, subresource="status")
+    async def write_status(self, current: Mapping[str, Any] | None = None) -> None:
+        """Write the whole status; `current` is the server's copy, whose other conditions are kept."""
+        status = self._status()
+        status["conditions"] = _merged_conditions(
+            (current or {}).get("conditions") or (), status["conditions"]
+        )
+        await self._client.patch(NODES, self.facts.name, {"status": status}, subresource="status")
 
     def _status(self) -> dict[str, Any]:
         facts = self.facts
@@ -181,10 +185,20 @@ class Membership:
         await asyncio.gather(self._renew_lease(), self._repeat_status())
 
     async def _repeat_status(self) -> None:
+        """Write the status when the server's copy differs from ours, and now and then in any case.
+
+        Others write it too: the node lifecycle controller marks a node Unknown that it could not hear,
+        and only the node itself can say that it is Ready.
+        """
+        written = time.monotonic()
         while True:
-            await asyncio.sleep(STATUS_REPEAT_SECONDS)
+            await asyncio.sleep(STATUS_SECONDS)
             try:
-                await self.write_status()
+                node = await self._client.get(NODES, self.facts.name)
+                is_due = time.monotonic() - written >= STATUS_REPEAT_SECONDS
+                if is_due or _differs(node.get("status") or {}, self._status()):
+                    await self.write_status(node.get("status"))
+                    written = time.monotonic()
             except NotFound:
                 await self.register()
             except ClientError as error:
@@ -241,6 +255,47 @@ class Membership:
                 log.warning("slices not deleted: %s; again in %.1f s", error, pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, 30.0)
+
+
+def _merged_conditions(
+    current: Iterable[Mapping[str, Any]], ours: Iterable[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return our conditions, each with the moment of its last change, and those of others as they are."""
+    had = {condition["type"]: condition for condition in current}
+    merged: list[Mapping[str, Any]] = []
+    for condition in ours:
+        old = had.pop(condition["type"], None)
+        if old is None:
+            merged.append(condition)
+        elif old.get("status") == condition["status"]:
+            changed = old.get("lastTransitionTime") or condition["lastTransitionTime"]
+            merged.append({**condition, "lastTransitionTime": changed})
+        else:
+            merged.append({**condition, "lastTransitionTime": condition["lastHeartbeatTime"]})
+    return [*had.values(), *merged]
+
+
+def _differs(current: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
+    """Return whether the server's copy says something else than we do, moments aside."""
+
+    def essence(conditions: Iterable[Mapping[str, Any]]) -> dict[str, tuple[object, ...]]:
+        return {
+            each["type"]: tuple(each.get(key) for key in ("status", "reason", "message"))
+            for each in conditions
+        }
+
+    have = essence(current.get("conditions") or ())
+    if any(have.get(kind) != said for kind, said in essence(ours["conditions"]).items()):
+        return True
+    return any(not _says(current.get(key), said) for key, said in ours.items() if key != "conditions")
+
+
+def _says(current: object, said: object) -> bool:
+    """Return whether what the server has contains what we said; it may know more, and it omits what is empty."""
+    if isinstance(said, Mapping):
+        have = current if isinstance(current, Mapping) else {}
+        return all(_says(have.get(key), value) for key, value in said.items())
+    return current == said or (not said and not current)
 
 
 def _addresses(facts: NodeFacts) -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ import pytest
 from small_api import SmallApi
 
 from dray.api.core import Node
-from dray.client import EventRecorder, Gone, Informer, LeaderElection
+from dray.client import EventRecorder, Gone, Informer, LeaderElection, TransportError
 from dray.client import resources as kinds
 from dray.client.informer import key_of
 
@@ -192,6 +192,61 @@ async def test_a_stolen_lease_ends_leading():
     await api.client().patch(kinds.LEASES, "lock", {"spec": {"holderIdentity": "thief"}}, "ns")
     await asyncio.wait_for(task, 60)
     assert ended and not election.is_leading
+
+
+async def test_a_leader_that_was_stopped_writes_nothing_before_it_has_renewed_its_lease():
+    api = SmallApi()
+    moment = 100.0
+    election = LeaderElection(
+        api.client(), "lock", "me", namespace="ns", retry_period=0.02, clock=lambda: moment
+    )
+    fenced = election.fence(api.client())
+    with pytest.raises(TransportError, match="not sent"):
+        await fenced.create(kinds.NODES, node("early"))
+    task = asyncio.create_task(election.run(lambda: asyncio.sleep(3600)))
+    await until(lambda: election.is_leading)
+    await fenced.create(kinds.NODES, node("a"))
+    api.is_away = True  # the renewal does not get through
+    await asyncio.sleep(0.05)
+    moment += 60
+    api.is_away = False
+    with pytest.raises(TransportError, match="another may lead"):
+        await fenced.delete(kinds.NODES, "a")
+    assert (await fenced.get(kinds.NODES, "a"))["metadata"]["name"] == "a"
+    await until(lambda: election.is_certain)
+    await fenced.delete(kinds.NODES, "a")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_refresh_shows_what_a_watch_that_is_stuck_does_not():
+    api = SmallApi()
+    client = api.client()
+    await client.create(kinds.NODES, node("a"))
+    async with following(api) as (informer, follower):
+        informer._take = lambda line: None  # the watch delivers nothing
+        await client.create(kinds.NODES, node("b"))
+        await client.delete(kinds.NODES, "a")
+        await asyncio.sleep(0.01)
+        assert set(informer.items) == {"a"}
+        await asyncio.wait_for(informer.refresh(), 60)
+        assert set(informer.items) == set(follower.items) == {"b"}
+        del informer._take
+        await client.create(kinds.NODES, node("c"))
+        await until(lambda: "c" in informer.items)
+        await asyncio.wait_for(asyncio.gather(informer.refresh(), informer.refresh()), 60)
+
+
+async def test_a_refresh_waits_for_a_server_that_is_away():
+    api = SmallApi()
+    await api.client().create(kinds.NODES, node("a"))
+    async with following(api) as (informer, _):
+        api.is_away = True
+        refreshing = asyncio.create_task(informer.refresh())
+        await asyncio.sleep(0.05)
+        assert not refreshing.done()
+        api.is_away = False
+        await asyncio.wait_for(refreshing, 60)
 
 
 async def test_repeated_events_are_counted_not_repeated():

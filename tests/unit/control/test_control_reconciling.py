@@ -5,10 +5,15 @@ from collections import Counter
 from random import Random
 
 import pytest
+from node_builders import eventually
+from small_api import SmallApi
 
+from dray.api.core import Node
 from dray.client import Conflict
 from dray.client.errors import Status
-from dray.control.reconciling import Caches, Controller, KeyQueue
+from dray.client.resources import NODES
+from dray.control import reconciling
+from dray.control.reconciling import Caches, Controller, KeyQueue, run_controllers
 
 
 async def test_a_key_is_handed_out_once_however_often_it_was_added():
@@ -150,3 +155,47 @@ async def test_every_key_is_handed_out_under_a_random_load(seed):
             await asyncio.sleep(0.01)
     for worker in workers:
         worker.cancel()
+
+
+class Reader(Controller):
+    """Notes which nodes it saw when it looked."""
+
+    name = "reader"
+    workers = 1
+
+    def __init__(self, caches):
+        super().__init__(caches)
+        self.nodes = caches.of(NODES, Node)
+        self.seen = []
+
+    def watch(self):
+        pass
+
+    async def reconcile(self, key):
+        self.seen.append(set(self.nodes.items))
+
+
+async def test_after_a_pause_of_the_process_nothing_is_done_before_the_caches_are_fresh(monkeypatch):
+    api = SmallApi()
+    await api.client().create(NODES, {"metadata": {"name": "old"}})
+    caches = Caches(api.client())
+    controller = Reader(caches)
+    task = asyncio.create_task(run_controllers(caches, [controller]))
+    await caches.wait_synced()
+    controller.enqueue("a")
+    await eventually(lambda: controller.seen == [{"old"}], what="a first look")
+    # The process stops here; meanwhile things change, and what the watch has to tell is not read yet.
+    monkeypatch.setattr(controller.nodes, "_take", lambda line: None)
+    await api.client().delete(NODES, "old")
+    await api.client().create(NODES, {"metadata": {"name": "new"}})
+    steady = reconciling.steady_now()
+    monkeypatch.setattr(reconciling, "steady_now", lambda: steady + 60)
+    controller.enqueue("a")
+    await eventually(lambda: len(controller.seen) == 2, what="a second look")
+    assert controller.seen[1] == {"new"}
+    assert controller.nodes.relists == 2
+    controller.enqueue("a")
+    await eventually(lambda: len(controller.seen) == 3, what="a third look")
+    assert controller.nodes.relists == 2, "one pause, one list"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
