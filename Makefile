@@ -4,10 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+DOCS_STAMP := $(VENV)/.docs-ready
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts heavy kubernetes bench package clean
+.PHONY: help setup demo test check format lint types contracts heavy kubernetes bench docs docs-serve package clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -58,6 +59,17 @@ kubernetes: $(STAMP)  ## end-to-end suite on a real kube-apiserver (built once, 
 
 bench: $(STAMP)  ## measure against upstream; writes BENCHMARKS.md
 	@$(BIN)/python -m bench
+
+$(DOCS_STAMP): $(STAMP)
+	@tools/install $(BIN)/python docs
+	@touch $@
+
+docs: $(DOCS_STAMP)  ## build the documentation site into build/site; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "build/site/index.html"
+
+docs-serve: $(DOCS_STAMP)  ## show the documentation at http://127.0.0.1:8000 while you write
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
 package: $(STAMP)  ## build the sdist and the wheel into dist/
 	@rm -rf dist
