@@ -8,7 +8,7 @@ DOCS_STAMP := $(VENV)/.docs-ready
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts heavy kubernetes bench docs docs-serve package clean
+.PHONY: help setup demo test check format lint types contracts heavy attack kubernetes bench docs docs-serve package clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ changelog: $(STAMP)
 
 heavy: $(STAMP)  ## long tests: crash rounds, large random worlds
 	@$(BIN)/python -m pytest -m heavy
+
+attack: $(STAMP)  ## a million hostile requests, bombs, bad clients and files against a server of its own
+	@$(BIN)/python -m attack
 
 kubernetes: $(STAMP)  ## end-to-end suite on a real kube-apiserver (built once, cached)
 	@tools/peers/build

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from server_cluster import APPLY, MERGE, running_cluster
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -117,3 +118,17 @@ async def test_rules_that_are_not_enforced_are_warned_about() -> None:
         made = await client.call("POST", DEFINITIONS, body)
         assert made.code == 201
         assert "does not enforce CEL rules" in made.warnings[0]
+
+
+@pytest.mark.parametrize("odd", ["text", 1, True, [1], [{"a": 1}]])
+async def test_values_of_wrong_types_are_refused_not_compared_field_by_field(odd: Any) -> None:
+    async with running_cluster() as client:
+        await client.call("POST", DEFINITIONS, definition())
+        await client.call("POST", WIDGETS, widget())
+        for method, target, body in (
+            ("POST", WIDGETS, {**widget("new"), "spec": odd}),
+            ("PATCH", f"{WIDGETS}/w", {"spec": odd}),
+            ("PATCH", f"{WIDGETS}/w/status", {"status": odd}),
+        ):
+            answer = await client.call(method, target, body, content=MERGE if method == "PATCH" else "")
+            assert 400 <= answer.code < 500, (method, target, answer.body)

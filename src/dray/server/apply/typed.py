@@ -9,6 +9,7 @@ of custom kinds) is taken by its form: objects are made of members, lists are le
 from __future__ import annotations
 
 import json
+from collections import deque
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any
@@ -32,12 +33,21 @@ class Comparison:
 
 
 def _is_leaf(schema: Type | None, *values: Any) -> bool:
+    """Return whether values have no paths of their own below them.
+
+    Objects of custom kinds are compared before their types are checked: a value that is
+    not what the schema says (text where an object should be) is a leaf.
+    """
     if schema is None:
-        return not any(isinstance(value, dict) for value in values)
+        return all(value is None for value in values) or not _all_are(dict, values)
     kind = schema.kind
     if kind in (STRUCT, MAP):
-        return schema.is_atomic
-    return kind != LIST or schema.list_type not in ("map", "set")
+        return schema.is_atomic or not _all_are(dict, values)
+    return kind != LIST or schema.list_type not in ("map", "set") or not _all_are(list, values)
+
+
+def _all_are(container: type, values: tuple[Any, ...]) -> bool:
+    return all(value is None or isinstance(value, container) for value in values)
 
 
 def _member_type(schema: Type | None, name: str) -> Type | None:
@@ -304,13 +314,14 @@ def _merge_lists(live: list[Any], config: list[Any], schema: Type) -> list[Any]:
     """Keep the configuration's order, and live items between the neighbours they had."""
     names, wanted = [step_of(schema, item) for item in live], [step_of(schema, item) for item in config]
     live_by_name = dict(zip(names, live, strict=True))
-    shared = [name for name in wanted if name in live_by_name]
+    all_wanted = frozenset(wanted)
+    shared = deque(name for name in wanted if name in live_by_name)
     result: list[Any] = []
     here = there = 0
     while here < len(live) or there < len(config):
         if here < len(live):
             name = names[here]
-            if name not in wanted:
+            if name not in all_wanted:
                 result.append(live[here])
                 here += 1
                 continue
@@ -327,7 +338,7 @@ def _merge_lists(live: list[Any], config: list[Any], schema: Type) -> list[Any]:
         result.append(merge(live_by_name.get(name, ABSENT), config[there], schema.element))
         there += 1
         if shared and shared[0] == name:
-            shared.pop(0)
+            shared.popleft()
     return result
 
 

@@ -1,0 +1,67 @@
+"""Attack a server of our own; see the package."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from attack.campaign import Campaign, Plan
+from attack.replaying import replay
+
+SHORT = Plan(requests=6_000, tries=6, seconds=25.0)
+LONG = Plan(requests=1_000_000, tries=120, seconds=3_000.0)
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m attack", description=__doc__)
+    parser.add_argument("phases", nargs="*", help=f"which of {', '.join(Campaign.PHASES)}; all by default")
+    parser.add_argument("--short", action="store_true", help="the form that is a part of `make test`")
+    parser.add_argument("--seed", default="1", help="the same seed makes the same requests")
+    parser.add_argument("--requests", type=int, help="how many requests the fuzzer sends")
+    parser.add_argument("--minutes", type=float, help="at most so long for the fuzzer")
+    parser.add_argument("--workers", type=int, default=1, help="processes that send requests")
+    parser.add_argument("--bombs", default="", metavar="REGEX", help="only bombs whose name matches")
+    parser.add_argument("--output", type=Path, help="where report and findings go (default: a new folder)")
+    parser.add_argument(
+        "--replay",
+        type=Path,
+        metavar="FILE",
+        help="send the requests of a findings file again, to a fresh server",
+    )
+    parser.add_argument(
+        "--shrink", action="store_true", help="with --replay: make the bodies smaller while the answer stays"
+    )
+    args = parser.parse_args()
+    if args.replay:
+        return asyncio.run(replay(args.replay, shrink=args.shrink))
+    plan = SHORT if args.short else LONG
+    plan.requests = args.requests or plan.requests
+    plan.seconds = args.minutes * 60 if args.minutes else plan.seconds
+    plan.workers, plan.seed, plan.bombs = args.workers, args.seed, args.bombs
+    output = args.output or Path(tempfile.mkdtemp(prefix="dray-attack-"))
+    output.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    campaign = Campaign(plan, output)
+    try:
+        campaign.run(args.phases or list(Campaign.PHASES))
+    finally:
+        campaign.close()
+    report = campaign.report(time.monotonic() - began)
+    (output / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    campaign.findings.write(output / "findings.jsonl")
+    sys.stdout.write(campaign.text(report))
+    sys.stdout.write(f"\nreport and findings: {output}\n")
+    if not args.output and not len(campaign.findings):
+        shutil.rmtree(output / "server", ignore_errors=True)
+    return 1 if len(campaign.findings) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
