@@ -15,12 +15,13 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, cast, overload
 from urllib.parse import urlencode
 
 import msgspec
 
-from dray.api.parsing import json_loader, load_json
+from dray.api.parsing import load_json
+from dray.client.decoding import decoder_of, without_nulls
 from dray.client.errors import ApiError, Gone, TooManyRequests, TransportError, Unreadable, error_from
 from dray.client.kubeconfig import load_endpoint
 from dray.client.resources import Resource
@@ -34,7 +35,10 @@ JSON_PATCH = "application/json-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
+PAGE_SIZE = 500  # objects a request, as kubectl and client-go ask for
+MOST_LINE = 16 << 20  # bytes of one watch event; API servers store objects of up to 3 MiB
 _MAX_ATTEMPTS = 5
+_WATCH_GRACE = 60.0  # seconds that a server may be late in ending a watch
 _REVISION = re.compile(rb'"resourceVersion":"(\d+)"')
 
 
@@ -58,18 +62,6 @@ class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
 
     type: str
     object: T
-
-
-decoder_of = json_loader
-
-
-def without_nulls(value: Any) -> Any:
-    """Drop nulls: in the API they mean the same as nothing."""
-    if isinstance(value, dict):
-        return {key: without_nulls(each) for key, each in value.items() if each is not None}
-    if isinstance(value, list):
-        return [without_nulls(each) for each in value if each is not None]
-    return value
 
 
 def _read_answer(request: Request, body: bytes, view: Any) -> Any:
@@ -109,17 +101,10 @@ class Client:
     ) -> Client:
         """Make a client from a kubeconfig, or from the in-cluster files when there is none.
 
-        Opens no connection yet; the first verb does.
+        Opens no connection and runs no exec plugin yet; the first verb does.
         """
         endpoint = load_endpoint(kubeconfig, context)
-        transport = HttpTransport(
-            endpoint.server,
-            tls=endpoint.tls,
-            headers=endpoint.headers,
-            token_file=endpoint.token_file,
-            connections=connections,
-            user_agent=user_agent,
-        )
+        transport = HttpTransport(endpoint, connections=connections, user_agent=user_agent)
         return cls(transport, namespace=endpoint.namespace)
 
     async def close(self) -> None:
@@ -157,20 +142,33 @@ class Client:
     async def list(
         self, resource: Resource, namespace: str | None = None, *, view: Any = Object, **query: Any
     ) -> ListOf[Any]:
-        """Read a collection, page by page when `limit` is given.
+        """Read a collection, page by page: 500 objects each unless `limit` says otherwise.
 
         Query words are spelled as on the wire (`labelSelector=`, `fieldSelector=`,
-        `resourceVersion=`, `limit=`); ones that are None are left out.
+        `resourceVersion=`, `limit=`); ones that are None are left out. A list that takes so long that
+        the server forgets its revision is read once more, in one piece.
         """
-        items: list[Any] = []
+        path, query = resource.path(namespace), {"limit": PAGE_SIZE, **query}
+        first, items = query, list[Any]()
         while True:
-            page: ListOf[Any] = await self.call(
-                "GET", resource.path(namespace), view=ListOf[view], query=query
-            )
+            try:
+                page: ListOf[Any] = await self.call("GET", path, view=ListOf[view], query=query)
+            except Gone:
+                if query is first:
+                    raise
+                return cast(
+                    "ListOf[Any]",
+                    await self.call("GET", path, view=ListOf[view], query={**first, "limit": None}),
+                )
             items.extend(page.items)
             if not page.metadata.continue_:
                 return ListOf(items, page.metadata)
-            query = {**query, "continue": page.metadata.continue_, "resourceVersion": None}
+            query = {
+                **first,
+                "continue": page.metadata.continue_,
+                "resourceVersion": None,
+                "resourceVersionMatch": None,
+            }
 
     @overload
     def watch(
@@ -191,7 +189,12 @@ class Client:
         async for lines in self.watch_lines(resource, namespace, **query):
             for line in lines:
                 if not line.startswith(b'{"type":"BOOKMARK"'):
-                    yield decode(line)
+                    try:
+                        yield decode(line)
+                    except msgspec.DecodeError as error:
+                        raise Unreadable(
+                            f"watching {resource.plural}: an event cannot be read: {error}"
+                        ) from error
 
     async def watch_lines(
         self, resource: Resource, namespace: str | None = None, **query: Any
@@ -205,17 +208,16 @@ class Client:
         response = await self._answer(request)
         if response.pieces is None:
             raise TransportError(f"{request}: the transport did not stream the watch")
-        rest = b""
+        deadline = None
+        if query.get("timeoutSeconds") is not None:
+            # A server that neither ends the watch nor closes the connection is not there any more.
+            deadline = asyncio.get_running_loop().time() + float(query["timeoutSeconds"]) + _WATCH_GRACE
         try:
-            async for piece in response.pieces:
-                lines = (rest + piece).split(b"\n")
-                rest = lines.pop()
-                events = [line for line in lines if line]
+            async for events in _whole_lines(response.pieces, deadline, str(request)):
                 for line in events:
                     if line.startswith(b'{"type":"ERROR"'):
                         raise _stream_error(line, str(request))
-                if events:
-                    yield events
+                yield events
         finally:
             await response.close()
 
@@ -367,11 +369,43 @@ def _target(path: str, query: Mapping[str, Any] | None) -> str:
 
 
 def _stream_error(line: bytes, what: str) -> ApiError:
-    body = bytes(decoder_of(WatchEvent[msgspec.Raw]).decode(line).object)
+    try:
+        body = bytes(decoder_of(WatchEvent[msgspec.Raw]).decode(line).object)
+    except msgspec.DecodeError:
+        body = line
     error = error_from(500, body, what)
     if error.reason in ("Expired", "Gone") and not isinstance(error, Gone):
         return Gone(410, error.status, what)
     return error
+
+
+async def _whole_lines(
+    pieces: AsyncIterator[bytes], deadline: float | None, what: str
+) -> AsyncIterator[list[bytes]]:
+    """Cut a stream into lines, those that have come together in one batch; raise TransportError."""
+    begun: list[bytes] = []  # pieces of a line whose end has not come yet
+    size = 0
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline):
+                piece = await anext(pieces, None)
+        except TimeoutError:
+            raise TransportError(f"{what}: the server did not end the watch in time") from None
+        if piece is None:
+            return
+        first, newline, rest = piece.partition(b"\n")
+        begun.append(first)
+        size += len(first)
+        if size > MOST_LINE:
+            raise TransportError(f"{what}: a watch event has more than {MOST_LINE >> 20} MiB")
+        if not newline:
+            continue
+        lines = [b"".join(begun), *rest.split(b"\n")]
+        begun = [lines.pop()]
+        size = len(begun[0])
+        events = [line for line in lines if line]
+        if events:
+            yield events
 
 
 def revision_of(line: bytes) -> str:

@@ -167,7 +167,12 @@ def error_from(code: int, body: bytes, what: str = "", headers: Mapping[str, str
     except ParseError:
         # Not every answer is a Status: unknown paths and proxies answer in plain text.
         status = Status(code=code, message=body[:400].decode(errors="replace").strip())
-    code = status.code or code
+    if 300 <= code < 400:
+        where = (headers or {}).get("location", "")[:200]
+        status = Status(
+            code, message=f"the server redirects{f' to {where}' if where else ''}, which is not followed"
+        )
+    code = status.code if 400 <= status.code < 600 else code
     kind = _BY_CODE.get(code, ServerFailed if code >= 500 else ApiError)
     if kind is Conflict and status.reason == "AlreadyExists":
         kind = AlreadyExists

@@ -20,7 +20,8 @@ import msgspec
 
 from dray.api.meta import ObjectMeta
 from dray.api.protobuf import MAGIC, MEDIA_TYPE, OBJECT, ProtobufError, read_field, spell_field
-from dray.client.api import Client, decoder_of
+from dray.client.api import Client
+from dray.client.decoding import decoder_of
 from dray.client.errors import Conflict, Status, TransportError
 from dray.client.resources import Resource
 from dray.client.transport import Request

@@ -29,14 +29,20 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from dray.api.meta import ObjectMeta
-from dray.api.parsing import load_json
-from dray.client.api import Client, ListOf, WatchEvent, decoder_of, revision_of, without_nulls
+from dray.api.parsing import ParseError, load_json
+from dray.client.api import Client, ListOf, WatchEvent, revision_of
+from dray.client.change_log import ChangeLog
+from dray.client.decoding import decoder_of, without_nulls
 from dray.client.errors import ClientError, Forbidden, Gone, NotFound, Unreadable
 from dray.client.resources import Resource
 
 log = logging.getLogger("dray.client")
 
 MOST_ENDED = 8192  # uids of objects that are gone, remembered
+
+# A server that ends every watch at once is asked less and less often.
+_SHORT_WATCH = 1.0  # seconds
+_SHORT_WATCHES = 3
 
 _BOOKMARK = b'{"type":"BOOKMARK"'
 
@@ -63,7 +69,9 @@ class Informer(Generic[T]):
     """A list-watch cache of one resource, as typed views.
 
     `optional` resources may be absent on the server (404) or forbidden: the cache
-    then counts as synced and empty, and looks again every minute.
+    then counts as synced and empty, and looks again every minute. Others end `run` with
+    the error when they cannot be listed at the start; permissions that are taken away later are a WARNING
+    line, and are tried again until they are back.
     """
 
     def __init__(
@@ -77,7 +85,7 @@ class Informer(Generic[T]):
         field_selector: str | None = None,
         keep_raw: bool = False,  # remember the JSON text beside the view, see `raw`
         optional: bool = False,
-        page_size: int | None = None,
+        page_size: int | None = None,  # None means: the client's
     ) -> None:
         self.resource = resource
         self.items: dict[str, T] = {}
@@ -86,11 +94,13 @@ class Informer(Generic[T]):
         self._client = client
         self._view: Any = view
         self._namespace = namespace
-        self._query = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        self._query: dict[str, Any] = {"labelSelector": label_selector, "fieldSelector": field_selector}
         self._page_size = page_size
         self._raw_by_key: dict[str, bytes] | None = {} if keep_raw else None
         self._ended: dict[str, None] = {}  # uids of objects that were here and are gone, oldest first
         self._optional = optional
+        self._trouble = ChangeLog(log)
+        self._short_watches = 0  # in a row
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._revision = ""
@@ -140,32 +150,47 @@ class Informer(Generic[T]):
     # --- following ------------------------------------------------------------
 
     async def run(self) -> None:
-        """Follow the server until cancelled; every failure is retried with backoff."""
+        """Follow the server until cancelled; failures are retried with backoff."""
         pause = 0.0
+        loop = asyncio.get_running_loop()
         while True:
             if pause:
                 await asyncio.sleep(pause)
+            started = loop.time()
             try:
                 if not self._revision:
                     await self._list()
                 await self._watch_until_refreshed()
-                pause = 0.0
+                pause = self._pause_after(pause, loop.time() - started)
             except Gone:
                 # The server forgot our revision: the copy may have holes, so start over.
-                self._revision, pause = "", 0.0
+                self._revision = ""
+                pause = self._pause_after(pause, loop.time() - started)
             except (NotFound, Forbidden) as error:
-                if not self._optional:
+                if not self._optional and not self.has_synced:
                     raise
-                log.debug("%s are not served: %s", self.resource.plural, error)
-                self.is_available = False
-                self._replace([])
-                self._synced.set()
-                waiting, self._refreshing = self._refreshing, []
-                _wake(waiting)
-                pause = 60.0
+                if isinstance(error, Forbidden):
+                    self._trouble.warn(f"{self.resource.plural} may not be listed or watched: {error}")
+                pause = self._become_unavailable(error) if self._optional else _longer(pause)
             except ClientError as error:
-                pause = min(max(pause * 2, 0.1), 10.0)
+                # The transport itself reports what concerns credentials.
+                pause = _longer(pause)
                 log.debug("%s: %s; again in %.1f s", self.resource.plural, error, pause)
+
+    def _pause_after(self, pause: float, lasted: float) -> float:
+        """Return the pause after a watch that ended: none, unless several in a row ended at once."""
+        self._short_watches = self._short_watches + 1 if lasted < _SHORT_WATCH else 0
+        return _longer(pause) if self._short_watches > _SHORT_WATCHES else 0.0
+
+    def _become_unavailable(self, error: ClientError) -> float:
+        """Count as synced and empty; return the seconds until the next look."""
+        log.debug("%s are not served: %s", self.resource.plural, error)
+        self.is_available = False
+        self._replace([])
+        self._synced.set()
+        waiting, self._refreshing = self._refreshing, []
+        _wake(waiting)
+        return 60.0
 
     async def refresh(self) -> None:
         """List again; returns when the copy is at least as new as this call. Needs `run` to be running.
@@ -200,13 +225,16 @@ class Informer(Generic[T]):
         # older than what we have seen, so then ask for the newest.
         revision = None if self.has_synced else "0"
         waiting, self._refreshing = self._refreshing, []
-        query = {"limit": self._page_size, "resourceVersion": revision, **self._query}
+        query = {"resourceVersion": revision, **self._query}
+        if self._page_size is not None:
+            query["limit"] = self._page_size
         try:
             answer = await self._ask_for_list(query)
         except BaseException:
             self._refreshing += waiting
             raise
         self.is_available = True
+        self._trouble.clear(f"{self.resource.plural} may be listed again")
         self.relists += 1
         self._replace(answer.items)
         self._revision = answer.metadata.resource_version
@@ -248,6 +276,7 @@ class Informer(Generic[T]):
         query = {**self._query, "resourceVersion": self._revision, "timeoutSeconds": 1800}
         stream = self._client.watch_lines(self.resource, self._namespace, **query)
         async for lines in stream:
+            self._trouble.clear(f"{self.resource.plural} may be watched again")
             for line in lines:
                 self._take(line)
             # One batch may hold thousands of events: let the others breathe.
@@ -260,7 +289,7 @@ class Informer(Generic[T]):
             return
         try:
             event = self._decode(line)
-        except msgspec.ValidationError:
+        except msgspec.DecodeError:
             event = self._decode_anyway(line)
             if event is None:
                 return
@@ -286,8 +315,13 @@ class Informer(Generic[T]):
     def _decode_anyway(self, line: bytes) -> Any:
         """Decode an event whose object has nulls where lists should be; give up on what makes no sense."""
         try:
-            return msgspec.convert(without_nulls(load_json(line)), self._event_type)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            value = load_json(line)
+        except ParseError as error:
+            # Not JSON: an event is lost, so the watch begins again where it was.
+            raise Unreadable(f"{self.resource.plural}: a watch event cannot be read: {error}") from error
+        try:
+            return msgspec.convert(without_nulls(value), self._event_type)
+        except msgspec.ValidationError as error:
             log.warning("%s: an object cannot be read and is ignored: %s", self.resource.plural, error)
             self._revision = revision_of(line) or self._revision
             return None
@@ -326,6 +360,11 @@ def _wake(waiting: list[asyncio.Future[None]]) -> None:
     for each in waiting:
         if not each.done():
             each.set_result(None)
+
+
+def _longer(pause: float) -> float:
+    """Return the next pause after a failure, in seconds."""
+    return min(max(pause * 2, 0.1), 10.0)
 
 
 def _object_text(line: bytes) -> bytes:

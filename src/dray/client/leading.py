@@ -28,7 +28,8 @@ import msgspec
 
 from dray.api.meta import ObjectMeta
 from dray.client.api import Client, Object
-from dray.client.errors import AlreadyExists, ClientError, Conflict, NotFound, TransportError
+from dray.client.change_log import ChangeLog
+from dray.client.errors import AlreadyExists, ClientError, Conflict, Forbidden, NotFound, TransportError
 from dray.client.resources import LEASES
 from dray.client.transport import Request, Response, Transport
 
@@ -112,6 +113,7 @@ class LeaderElection:
         loop = asyncio.get_running_loop()
         last_seen: Lease | None = None
         unchanged_since = loop.time()
+        trouble = ChangeLog(log)
         while True:
             try:
                 lease = await self.client.get(LEASES, self.name, self.namespace, view=Lease)
@@ -131,7 +133,9 @@ class LeaderElection:
                     self.is_new = True
                     return made
                 continue
-            except (Conflict, ClientError) as error:
+            except Forbidden as error:
+                trouble.warn(f"lease {self.namespace}/{self.name} cannot be taken: {error}")
+            except ClientError as error:
                 log.debug("lease %s: %s", self.name, error)
             await asyncio.sleep(self.retry_period)
 

@@ -11,18 +11,22 @@ must be closed; every other response has its whole body in `body`.
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator, Mapping
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from dray.client.errors import TransportError
-from dray.client.wire import Connection, ConnectionLost, open_connection
+from dray.client.change_log import ChangeLog
+from dray.client.endpoint import Endpoint, Secret
+from dray.client.errors import KubeconfigError, TransportError, error_from
+from dray.client.wire import MOST_BODY, Connection, ConnectionLost, open_connection
+
+log = logging.getLogger("dray.client")
 
 JSON = "application/json"
-_TOKEN_AGE = 60.0  # seconds
+_UNAUTHORIZED = 401
+_FORCE_EVERY = 5.0  # seconds between renewals because of a 401: plugins may be slow
 _KEEP_IDLE = 60.0  # seconds; API servers close idle connections after 90
 
 
@@ -72,24 +76,29 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """HTTP/1.1 over a pool of kept-alive connections; watches get connections of their own."""
+    """HTTP/1.1 over a pool of kept-alive connections; watches get connections of their own.
+
+    Credentials are renewed before they are used when they are due, and after a 401, with which the
+    request is sent once more. A 401 that stays is one WARNING line; the caller decides whether to go on.
+    Redirects are not followed: they would carry the credentials to another server.
+    """
 
     def __init__(
         self,
-        server: str,
+        server: str | Endpoint,
         *,
-        tls: ssl.SSLContext | None = None,
         headers: Mapping[str, str] | None = None,
-        token_file: Path | None = None,  # a bearer token that somebody renews, as in a pod
         connections: int = 64,
         user_agent: str = "dray",
+        most_body: int = MOST_BODY,
     ) -> None:
-        parts = urlsplit(server)
+        self._endpoint = endpoint = server if isinstance(server, Endpoint) else Endpoint(server)
+        parts = urlsplit(endpoint.server)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise TransportError(f"{server!r} is no http or https address")
+            raise TransportError(f"{endpoint.server!r} is not an http or https address")
         self._host = parts.hostname
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
+        self._is_tls = parts.scheme == "https"
         self._prefix = parts.path.rstrip("/")
         self._lines = {
             "Host": parts.netloc.rpartition("@")[2],
@@ -97,16 +106,82 @@ class HttpTransport:
             "Accept": JSON,
             **(headers or {}),
         }
-        self._token_file, self._token_read = token_file, float("-inf")
-        self._head = _spell_headers(self._lines)
+        if endpoint.proxy is not None and not self._is_tls:
+            # A proxy without a tunnel is asked for the whole address.
+            self._prefix = f"http://{self._lines['Host']}{self._prefix}"
+            if endpoint.proxy.authorization:
+                self._lines["Proxy-Authorization"] = endpoint.proxy.authorization
+        self._most_body = most_body
+        self._credentials = endpoint.credentials
+        self._renewing = asyncio.Lock()
+        self._forced = float("-inf")  # when credentials were last renewed because of a 401
+        self._refusals = ChangeLog(log)
+        self._use(self._credentials.secret)
         self._free = asyncio.Semaphore(connections)
         self._idle: list[Connection] = []
         self._streams: set[Connection] = set()
         self._is_closed = False
 
     async def send(self, request: Request) -> Response:
-        """Send over the network."""
-        head = self._spell(request)
+        """Send over the network; raises KubeconfigError when there are no credentials to be had."""
+        if self._credentials.is_due():
+            await self._renew(self._secret, was_refused=False)
+        secret = self._secret
+        response = await self._send(request)
+        if response.status != _UNAUTHORIZED:
+            if self._refusals.is_set:
+                self._refusals.clear(f"the API server accepts the credentials of {self._who} again")
+            return response
+        if await self._renew(secret, was_refused=True):
+            response = await self._send(request)
+        if response.status == _UNAUTHORIZED:
+            text = error_from(response.status, response.body).status.message or "Unauthorized"
+            self._refusals.warn(
+                f"{request}: the API server refuses the credentials of {self._who} (401: {text}):"
+                " they are wrong or expired; trying again with what is renewed there"
+            )
+        return response
+
+    @property
+    def _who(self) -> str:
+        user = f"user {self._endpoint.user!r}" if self._endpoint.user else "this client"
+        return f"{user} ({self._endpoint.origin})" if self._endpoint.origin else user
+
+    async def _renew(self, used: Secret, *, was_refused: bool) -> bool:
+        """Renew the credentials; return whether there are now others than those that were used."""
+        async with self._renewing:
+            now = asyncio.get_running_loop().time()
+            if self._secret != used:
+                return True  # another request has done it
+            if was_refused:
+                if now - self._forced < _FORCE_EVERY:
+                    return False
+                self._forced = now
+            try:
+                await self._credentials.renew(was_refused=was_refused)
+                if self._credentials.secret != self._secret:
+                    self._use(self._credentials.secret)
+            except KubeconfigError as error:
+                self._refusals.warn(f"no credentials for {self._who}: {error}")
+                raise KubeconfigError(f"{self._endpoint.origin or self._endpoint.server}: {error}") from error
+            return self._secret != used
+
+    def _use(self, secret: Secret) -> None:
+        """Take credentials into use; connections with another client certificate are closed."""
+        known = getattr(self, "_secret", None)
+        if known is None or (known.certificate, known.key) != (secret.certificate, secret.key):
+            self._tls = self._endpoint.trust.context(secret) if self._is_tls else None
+            if known is not None:
+                self._close_connections()
+        self._secret = secret
+        self._head = _format_headers([*self._lines.items(), *self._identity(secret)])
+
+    def _identity(self, secret: Secret) -> list[tuple[str, str]]:
+        lines = [("Authorization", secret.authorization)] if secret.authorization else []
+        return [*lines, *self._endpoint.impersonation]
+
+    async def _send(self, request: Request) -> Response:
+        head = self._format(request)
         if request.stream:
             return await self._open_stream(request, head)
         async with self._free:
@@ -118,8 +193,18 @@ class HttpTransport:
                 # sent again on a fresh connection; the rest is for the caller to judge.
                 if is_fresh or request.method not in ("GET", "PUT", "DELETE"):
                     raise TransportError(f"{request}: {error}") from error
-            connection = await open_connection(self._host, self._port, self._tls)
-            return await self._exchange(connection, request, head)
+            return await self._exchange(await self._open(), request, head)
+
+    async def _open(self) -> Connection:
+        endpoint = self._endpoint
+        return await open_connection(
+            self._host,
+            self._port,
+            self._tls,
+            server_name=endpoint.server_name,
+            proxy=endpoint.proxy,
+            most_body=self._most_body,
+        )
 
     async def _exchange(self, connection: Connection, request: Request, head: bytes) -> Response:
         try:
@@ -139,7 +224,7 @@ class HttpTransport:
         return Response(status, headers, body)
 
     async def _open_stream(self, request: Request, head: bytes) -> Response:
-        connection = await open_connection(self._host, self._port, self._tls)
+        connection = await self._open()
         self._streams.add(connection)
         try:
             async with asyncio.timeout(60):
@@ -166,20 +251,7 @@ class HttpTransport:
             self._streams.discard(connection)
             connection.close()
 
-    def _renew_token(self) -> None:
-        """Read the token again once a minute; an unreadable file leaves the old one in place."""
-        now = asyncio.get_running_loop().time()
-        if self._token_file is None or now - self._token_read < _TOKEN_AGE:
-            return
-        self._token_read = now
-        try:
-            self._lines["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
-        except OSError:
-            return
-        self._head = _spell_headers(self._lines)
-
-    def _spell(self, request: Request) -> bytes:
-        self._renew_token()
+    def _format(self, request: Request) -> bytes:
         lines = f"{request.method} {self._prefix}{request.target} HTTP/1.1\r\n{self._head}"
         for name, value in request.headers.items():
             if name in self._lines:  # what a request asks for goes before what is usual
@@ -197,16 +269,19 @@ class HttpTransport:
             if not connection.is_closed and now - connection.idle_since < _KEEP_IDLE:
                 return connection, False
             connection.close()
-        return await open_connection(self._host, self._port, self._tls), True
+        return await self._open(), True
 
     async def close(self) -> None:
         """Close all connections."""
         self._is_closed = True
+        self._close_connections()
+        await asyncio.sleep(0)
+
+    def _close_connections(self) -> None:
         for connection in (*self._idle, *self._streams):
             connection.close()
         self._idle.clear()
-        await asyncio.sleep(0)
 
 
-def _spell_headers(lines: Mapping[str, str]) -> str:
-    return "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+def _format_headers(lines: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"{name}: {value}\r\n" for name, value in lines)
