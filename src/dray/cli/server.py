@@ -145,6 +145,7 @@ def run(args: argparse.Namespace) -> int:
     from dray.server.pki import PkiError
     from dray.server.store import StoreError
 
+    _raise_file_limit()
     try:
         import uvloop
 
@@ -156,6 +157,16 @@ def run(args: argparse.Namespace) -> int:
     except OSError as problem:
         print(f"dray server: {_explain(problem, args)}", file=sys.stderr)
         return 1
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files, which means connections, as the system lets this process have."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class FlagError(ValueError):

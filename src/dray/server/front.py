@@ -2,9 +2,11 @@
 
 A connection begins in the quick lane (`express`), which handles plain requests itself; what
 is not plain comes here, to aiohttp. Both turn bytes into a `Request` and a `Response` into bytes, and keep a hostile
-or broken client from costing more than its connection: bodies stop at the limit
-of kube-apiserver, slow bodies time out, header lines are bounded, and a client
-that stops reading a watch stops that watch only (the store cuts it off).
+or broken client from costing more than its connection: connections are counted
+(`connections`, `listening`), a body is read when the server asks for it, which is after
+authentication and authorisation, up to the limit of kube-apiserver; slow bodies time out, header
+lines are bounded, and an answer is sent in pieces, so that a client that stops reading
+costs one piece and is dropped after a while.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from aiohttp import ClientError, web
@@ -22,15 +25,16 @@ from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
 from dray.server import errors
-from dray.server.express import Express, Handler
+from dray.server.connections import BodyBudget, Connections
+from dray.server.express import WRITE_BUFFER, Express, Handler, Times
+from dray.server.listening import Listener, connection_limit
 from dray.server.requests import Request, Response
 from dray.server.tunnels import join
 
 BODY_LIMIT = 3 * 1024 * 1024  # kube-apiserver's MaxRequestBodyBytes
 LINE_LIMIT = 64 * 1024  # a request line carries selectors, which may be long
 FIELD_LIMIT = 64 * 1024  # bearer tokens and Accept headers fit many times
-BODY_TIMEOUT = 60.0  # seconds for a whole body
-IDLE_TIMEOUT = 120.0  # seconds a connection may stay without request
+TIMES = Times()  # how long clients may let the server wait
 SHUTDOWN_TIMEOUT = 1.0  # seconds for answers in progress when the server stops
 
 log = logging.getLogger("dray.server")
@@ -39,61 +43,70 @@ log = logging.getLogger("dray.server")
 class Front:
     """One listening socket that feeds a handler."""
 
-    def __init__(self, handler: Handler, address: str, port: int, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        address: str,
+        port: int,
+        tls: ssl.SSLContext | None,
+        times: Times = TIMES,
+    ) -> None:
         self._handler = handler
         self._address = address
         self._wanted_port = port
         self._tls = tls
-        self._connections: set[Express] = set()
+        self._times = times
+        self.connections = Connections(connection_limit())
         self._framework: _Server | None = None
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self.port = 0  # the real one, once started
 
     async def start(self) -> None:
         """Listen; raises OSError when the port is taken."""
+        times = self._times
         framework = self._framework = _Server(
             self._serve,
+            self.connections,
             access_log=None,
             max_line_size=LINE_LIMIT,
             max_field_size=FIELD_LIMIT,
-            keepalive_timeout=IDLE_TIMEOUT,
+            keepalive_timeout=times.head,  # also the time for the head that brought the connection here
             handler_cancellation=True,
             lingering_time=2.0,
         )
 
         def connection() -> Express:
-            return Express(
-                self._handler,
-                framework,
-                self._connections,
-                body_limit=BODY_LIMIT,
-                body_timeout=BODY_TIMEOUT,
-                idle_timeout=IDLE_TIMEOUT,
-            )
+            return Express(self._handler, framework, self.connections, times, BODY_LIMIT)
 
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            connection, self._address, self._wanted_port, ssl=self._tls, backlog=1024, reuse_address=True
-        )
-        self.port = int(self._listener.sockets[0].getsockname()[1])
+        self._listener = Listener(connection, self.connections, self._tls)
+        self.port = self._listener.open(self._address, self._wanted_port)
+        self.connections.start()
 
     async def stop(self) -> None:
         """Stop listening and drop connections; answers in progress get a second."""
         if self._listener is None or self._framework is None:
             return
         self._listener.close()
-        answers = [each.task for each in self._connections if each.task is not None]
+        quick = [each for each in self.connections.all() if isinstance(each, Express)]
+        answers = [each.task for each in quick if each.task is not None]
         if answers:
             await asyncio.wait(answers, timeout=SHUTDOWN_TIMEOUT)
-        for each in list(self._connections):
+        for each in quick:
             each.close()
         await self._framework.shutdown(SHUTDOWN_TIMEOUT)
+        self.connections.stop()
         self._listener = self._framework = None
 
     async def _serve(self, incoming: BaseRequest) -> web.StreamResponse:
+        body = _Body(incoming, self.connections.bodies, self._times)
         try:
-            request = await _read(incoming)
-            response = await self._handler.handle(request)
+            request = _read(incoming, body)
+            try:
+                response = await self._handler.handle(request)
+            finally:
+                body.release()
+            if request.is_identified and isinstance(incoming.protocol, _Protocol):
+                self.connections.identify(incoming.protocol)
         except errors.ApiError as problem:
             response = problem.response()
         except asyncio.CancelledError:
@@ -108,13 +121,50 @@ class Front:
             if not isinstance(joined, Response):
                 return joined
             response = joined
-        if isinstance(response.body, bytes):
+        if isinstance(response.body, bytes) and len(response.body) <= WRITE_BUFFER:
             return _whole(response, response.body)
-        return await _stream(incoming, response, response.body)
+        return await self._stream(incoming, response)
+
+    async def _stream(self, incoming: BaseRequest, response: Response) -> web.StreamResponse:
+        """Send an answer in pieces, the next one when most of the last one is read."""
+        answer = web.StreamResponse(status=response.status)
+        _prepared(response, answer)
+        body = response.body
+        if isinstance(body, bytes):
+            answer.content_length = len(body)
+            pieces: AsyncIterator[bytes] = _in_pieces(body)
+        else:
+            pieces = body
+            if response.length is None:
+                answer.enable_chunked_encoding()
+            else:
+                answer.content_length = response.length
+        try:
+            await answer.prepare(incoming)
+            async for piece in pieces:
+                async with asyncio.timeout(self._times.write):
+                    await answer.write(piece)
+            await answer.write_eof()
+        except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError):
+            pass  # the client went away; that is how most watches end
+        except TimeoutError:
+            log.info("%s does not read its answer; closing the connection", incoming.remote)
+            if incoming.transport is not None:
+                incoming.transport.abort()
+        finally:
+            with contextlib.suppress(Exception):
+                await pieces.aclose()  # type: ignore[attr-defined]
+        return answer
 
 
 class _Protocol(RequestHandler):
     """Answers what cannot even be parsed with a Status, like everything else."""
+
+    __slots__ = ("connections",)
+
+    def __init__(self, manager: _Server, connections: Connections, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self.connections = connections
 
     def handle_error(
         self,
@@ -136,19 +186,41 @@ class _Protocol(RequestHandler):
         answer.force_close()
         return answer
 
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forget the connection."""
+        self.connections.remove(self)
+        super().connection_lost(exc)
+
+    def tick(self) -> None:
+        """Nothing to do: the framework has timers of its own."""
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
 
 class _Server(web.Server):
     """Makes the protocol above for every connection."""
 
-    def __call__(self) -> RequestHandler:
-        return _Protocol(self, loop=self._loop, **self._kwargs)
+    def __init__(
+        self,
+        handler: Callable[[BaseRequest], Awaitable[web.StreamResponse]],
+        connections: Connections,
+        **options: Any,
+    ) -> None:
+        super().__init__(handler, **options)
+        self._connections_of_all_lanes = connections
+
+    def __call__(self) -> _Protocol:
+        return _Protocol(self, self._connections_of_all_lanes, loop=self._loop, **self._kwargs)
 
 
-async def _read(incoming: BaseRequest) -> Request:
+def _read(incoming: BaseRequest, body: _Body) -> Request:
+    """Return the request without its body, which is read when the server asks for it."""
     path, _, query = incoming.raw_path.partition("?")
     if path.startswith(("http://", "https://")):
         path = "/" + path.split("/", 3)[-1] if path.count("/") > 2 else "/"
-    body = await _read_body(incoming) if incoming.body_exists else b""
     transport = incoming.transport
     peer = transport.get_extra_info("peername") if transport is not None else None
     secure = transport.get_extra_info("ssl_object") if transport is not None else None
@@ -161,36 +233,44 @@ async def _read(incoming: BaseRequest) -> Request:
         path=unquote(path) if "%" in path else path,
         query=tuple(parse_qsl(query, keep_blank_values=True)) if query else (),
         headers=headers,
-        body=body,
         client_certificate=secure.getpeercert(True) if secure is not None else None,
         remote=str(peer[0]) if peer else "",
+        pending_body=body if incoming.body_exists else None,
     )
 
 
-async def _read_body(incoming: BaseRequest) -> bytes:
-    if (incoming.content_length or 0) > BODY_LIMIT:
-        raise _too_large()
-    pieces: list[bytes] = []
-    size = 0
-    if (
-        incoming.content.is_eof() and incoming.content.exception() is None
-    ):  # most bodies arrive with their head
-        body = incoming.content.read_nowait()
-        if len(body) > BODY_LIMIT:
+class _Body:
+    """The body of a request in the framework; a `BodySource`. What nobody reads stays with the client."""
+
+    def __init__(self, incoming: BaseRequest, budget: BodyBudget, times: Times) -> None:
+        self._incoming = incoming
+        self._budget = budget
+        self._times = times
+        self._charged = 0
+
+    async def read(self) -> bytes:
+        """Collect the body; raises 413, 429 and 400."""
+        if (self._incoming.content_length or 0) > BODY_LIMIT:
             raise _too_large()
-        return body
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT):
-            async for piece in incoming.content.iter_any():
-                size += len(piece)
-                if size > BODY_LIMIT:
-                    raise _too_large()
-                pieces.append(piece)
-    except TimeoutError:
-        raise errors.bad_request("the request body did not arrive in time") from None
-    except (ClientError, ValueError) as problem:  # broken chunking or compression
-        raise errors.bad_request(f"cannot read the request body: {problem}") from None
-    return b"".join(pieces)
+        pieces: list[bytes] = []
+        try:
+            async with asyncio.timeout(self._times.body):
+                async for piece in self._incoming.content.iter_any():
+                    self._budget.take(len(piece))
+                    self._charged += len(piece)
+                    if self._charged > BODY_LIMIT:
+                        raise _too_large()
+                    pieces.append(piece)
+        except TimeoutError:
+            raise errors.bad_request("the request body did not arrive in time") from None
+        except (ClientError, ValueError) as problem:  # broken chunking or compression
+            raise errors.bad_request(f"cannot read the request body: {problem}") from None
+        return b"".join(pieces)
+
+    def release(self) -> None:
+        """Give back what the body took of the budget."""
+        self._budget.give_back(self._charged)
+        self._charged = 0
 
 
 def _too_large() -> errors.ApiError:
@@ -199,7 +279,7 @@ def _too_large() -> errors.ApiError:
 
 def _prepared(response: Response, answer: web.StreamResponse) -> None:
     answer.headers["Content-Type"] = response.content_type
-    for name, value in response.headers:
+    for name, value in response.wire_headers():
         answer.headers.add(name, value)
 
 
@@ -209,20 +289,6 @@ def _whole(response: Response, body: bytes) -> web.Response:
     return answer
 
 
-async def _stream(
-    incoming: BaseRequest, response: Response, pieces: AsyncIterator[bytes]
-) -> web.StreamResponse:
-    answer = web.StreamResponse(status=response.status)
-    _prepared(response, answer)
-    answer.enable_chunked_encoding()
-    try:
-        await answer.prepare(incoming)
-        async for piece in pieces:
-            await answer.write(piece)
-        await answer.write_eof()
-    except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError):
-        pass  # the client went away; that is how most watches end
-    finally:
-        with contextlib.suppress(Exception):
-            await pieces.aclose()  # type: ignore[attr-defined]
-    return answer
+async def _in_pieces(body: bytes) -> AsyncIterator[bytes]:
+    for place in range(0, len(body), WRITE_BUFFER):
+        yield body[place : place + WRITE_BUFFER]

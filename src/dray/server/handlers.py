@@ -7,7 +7,8 @@ form that the client asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from dray.api.schema import Type, schema_of
@@ -20,7 +21,7 @@ from dray.server.negotiation import JSON_TYPE, YAML_TYPE, Representation, negoti
 from dray.server.objects import Objects, key_of
 from dray.server.options import DeleteOptions, delete_options, list_options, write_options
 from dray.server.reader import Object
-from dray.server.reading import ListReader, parse_version
+from dray.server.reading import Listing, ListReader, list_response, parse_version
 from dray.server.requests import Response, json_response
 from dray.server.selectable import parse_selection
 from dray.server.shapes import Shapes
@@ -28,6 +29,8 @@ from dray.server.strategies import strategy_of
 from dray.server.versions import Versions
 from dray.server.watching import WatchStreams
 from dray.server.writing import Writer
+
+SMALL_YAML = 16 * 1024  # bytes as JSON; more is written as YAML by a thread, which takes a while
 
 
 class Handlers:
@@ -73,11 +76,26 @@ class Handlers:
             route.kind, route.version, options, self.versions.extra_fields(route.kind)
         )
         listing = await self.reader.find(route, options, selection)
+        return self._show_list(call, listing, representation)
+
+    def _show_list(self, call: Call, listing: Listing, representation: Representation) -> Response:
+        """Return a list in the client's version and form, in pieces if it is long."""
+        route = call.route
         if representation.is_plain:
-            return Response(200, self.reader.as_bytes(route.kind, route.version, listing))
-        objects = self.reader.objects(route.kind, route.version, listing)
-        shown = self.shapes.many(call, objects, listing, representation)
-        return _encoded(200, shown, representation)
+            return self.reader.body(route.kind, route.version, listing)
+        frame = self.shapes.frame(call, listing, representation)
+        items = (
+            self.shapes.item(call, self.reader.object(route.kind, route.version, record), representation)
+            for record in listing.records
+        )
+        size = sum(len(record.value) for record in listing.records)
+        if representation.media_type != YAML_TYPE:
+            # Even a short table may be made of large objects.
+            return list_response(encode(frame), map(encode, items), size=size)
+        if size <= SMALL_YAML:
+            frame[_place(frame)] = list(items)
+            return Response(200, encode_yaml(frame), content_type=YAML_TYPE)
+        return Response(200, _yaml_list(frame, items), content_type=YAML_TYPE)
 
     async def watch(self, call: Call) -> Response:
         """Stream the changes of a collection."""
@@ -147,7 +165,6 @@ class Handlers:
             route.kind, route.version, selecting, self.versions.extra_fields(route.kind)
         )
         listing = await self.reader.find(route, selecting, selection)
-        shown = self.reader.objects(route.kind, route.version, listing)
         for record in listing.records:
             name = record.key.rsplit("/", 1)[1]
             try:
@@ -156,7 +173,7 @@ class Handlers:
                 if problem.reason != "NotFound":
                     raise
         # The answer shows the objects as they were found, not as deletion left them.
-        return _encoded(200, self.shapes.many(call, shown, listing, representation), representation)
+        return self._show_list(call, listing, representation)
 
     # --- shared with patches and subresources --------------------------------
 
@@ -296,9 +313,37 @@ def success(details: dict[str, Any] | None = None, code: int = 0) -> Object:
 
 
 def _encoded(status: int, shown: Object, representation: Representation) -> Response:
-    if representation.media_type == YAML_TYPE:
+    encoded = encode(shown) + b"\n"
+    if representation.media_type != YAML_TYPE:
+        return Response(status, encoded)
+    if len(encoded) <= SMALL_YAML:
         return Response(status, encode_yaml(shown), content_type=YAML_TYPE)
-    return Response(status, encode(shown) + b"\n")
+    return Response(status, _in_thread(shown), content_type=YAML_TYPE)
+
+
+async def _in_thread(shown: Object) -> AsyncIterator[bytes]:
+    """Yield an object as YAML, which takes long enough to need a thread."""
+    yield await asyncio.to_thread(encode_yaml, shown)
+
+
+def _place(frame: Object) -> str:
+    """Return the name of the member that holds the items of a list: "items" or "rows"."""
+    return next(reversed(frame))
+
+
+async def _yaml_list(frame: Object, items: Iterator[Object]) -> AsyncIterator[bytes]:
+    """Yield a list as YAML, item by item: the members of its frame are in alphabetical order."""
+    place = _place(frame)
+    before = {name: value for name, value in frame.items() if name < place}
+    after = {name: value for name, value in frame.items() if name > place}
+    yield encode_yaml(before) if before else b""
+    first = True
+    for item in items:
+        yield (f"{place}:\n".encode() if first else b"") + await asyncio.to_thread(encode_yaml, [item])
+        first = False
+    if first:
+        yield encode_yaml({place: []})
+    yield encode_yaml(after) if after else b""
 
 
 Verb = Callable[[Call], Any]

@@ -1,7 +1,10 @@
 """get and list: one object, or a consistent view of many.
 
 A list without selectors, in the version and form in which objects are stored, is
-the stored bytes joined. Everything else decodes, selects and converts.
+the stored bytes joined. Everything else decodes, selects and converts. A long list
+is made while the client reads it, a piece at a time, of records that are shared with
+the store: a client that does not read costs one piece, and the event loop serves
+others in between.
 
 Which time a list shows: no version, "the present"; `0`, whatever is at hand (the
 present too, since reads come from memory; but a limit is ignored then, as
@@ -16,6 +19,7 @@ import asyncio
 import base64
 import binascii
 import json
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, NamedTuple
 
 from dray.api.kinds import Kind
@@ -25,13 +29,17 @@ from dray.server.encoding import encode
 from dray.server.objects import Objects, prefix_of
 from dray.server.options import EXACT, ListOptions
 from dray.server.reader import Object
+from dray.server.requests import Response
 from dray.server.routing import Route
 from dray.server.selectable import Selection
 from dray.server.store import Compacted, FutureRevision, Record
+from dray.server.time_slice import TimeSlice
 from dray.server.versions import Versions
 
 TOKEN_VERSION = "meta.k8s.io/v1"
 FUTURE_WAIT = 3.0  # seconds to wait for a version that nobody wrote yet
+WHOLE = 64 * 1024  # bytes; longer lists are sent in pieces
+PIECE = 64 * 1024  # bytes, and at most one object more
 INCONSISTENT_CONTINUE = -1  # a token's version after the 410 of its predecessor: go on at the present
 
 _TOO_OLD_TOKEN = (
@@ -77,7 +85,9 @@ class ListReader:
         except FutureRevision as future:
             raise too_large(future.asked, future.current) from None
         chosen: list[Record] = []
+        turn = TimeSlice()
         for record in page.records:
+            await turn.check()
             if limit and len(chosen) == limit:
                 return Listing(chosen, page.revision, _token(page.revision, prefix, chosen[-1].key), None)
             if selection.accepts(self._objects.selectable(route.kind, record)):
@@ -120,39 +130,78 @@ class ListReader:
 
     # --- forms ---------------------------------------------------------------
 
-    def as_bytes(self, kind: Kind, version: str, listing: Listing) -> bytes:
-        """Return the plain JSON list."""
-        metadata: dict[str, Any] = {"resourceVersion": str(listing.revision)}
-        if listing.continue_token:
-            metadata["continue"] = listing.continue_token
-        if listing.remaining:
-            metadata["remainingItemCount"] = listing.remaining
-        head = encode({"kind": kind.list_kind, "apiVersion": kind.api_version(version), "metadata": metadata})
-        return b"".join(
-            (head[:-1], b',"items":[', b",".join(self._items(kind, version, listing.records)), b"]}\n")
+    def body(self, kind: Kind, version: str, listing: Listing) -> Response:
+        """Return the plain JSON list: small ones whole, others in pieces."""
+        frame = encode(
+            {
+                "kind": kind.list_kind,
+                "apiVersion": kind.api_version(version),
+                "metadata": list_metadata(listing),
+                "items": [],
+            }
         )
+        records = listing.records
+        if self._versions.is_stored_form(kind, version) and not self._versions.items_carry_kind(kind):
+            skip = len(self._objects.opening(kind)) - 1  # the brace before the skipped members is kept
+            length = len(frame) + 1 + sum(len(record.value) - skip for record in records)
+            length += max(0, len(records) - 1)
 
-    def objects(self, kind: Kind, version: str, listing: Listing) -> list[Object]:
-        """Return the objects in the asked-for version."""
-        show = self._versions.outgoing
+            def stored(record: Record) -> bytes:
+                return b"{" + record.value[skip + 1 :]
+
+            return list_response(frame, map(stored, records), size=length, length=length)
+        size = sum(len(record.value) for record in records)
+        return list_response(frame, (self._item(kind, version, record) for record in records), size=size)
+
+    def object(self, kind: Kind, version: str, record: Record) -> Object:
+        """Return an object of a list in the asked-for version."""
         # Thousands at once would push everything else out of the cache.
-        find = self._objects.decoded_past
-        return [show(kind, find(kind, record), version) for record in listing.records]
+        return self._versions.outgoing(kind, self._objects.decoded_past(kind, record), version)
 
-    def _items(self, kind: Kind, version: str, records: list[Record]) -> list[bytes]:
-        if self._versions.items_carry_kind(kind):
-            show = self._versions.outgoing
-            return [encode(show(kind, self._objects.decoded(kind, record), version)) for record in records]
-        if self._versions.is_stored_form(kind, version):
-            skip = len(self._objects.opening(kind))
-            return [b"{" + record.value[skip:] for record in records]
-        items = []
-        for record in records:
-            item = dict(self._versions.outgoing(kind, self._objects.decoded(kind, record), version))
-            item.pop("kind", None)
-            item.pop("apiVersion", None)
-            items.append(encode(item))
-        return items
+    def _item(self, kind: Kind, version: str, record: Record) -> bytes:
+        shown = self.object(kind, version, record)
+        if not self._versions.items_carry_kind(kind):
+            shown = {key: value for key, value in shown.items() if key not in ("kind", "apiVersion")}
+        return encode(shown)
+
+
+def list_metadata(listing: Listing) -> Object:
+    """Return the metadata of a list."""
+    metadata: Object = {"resourceVersion": str(listing.revision)}
+    if listing.continue_token:
+        metadata["continue"] = listing.continue_token
+    if listing.remaining:
+        metadata["remainingItemCount"] = listing.remaining
+    return metadata
+
+
+def list_response(frame: bytes, items: Iterable[bytes], *, size: int, length: int | None = None) -> Response:
+    """Return a JSON list: the frame, which ends with an empty list, with the items in it.
+
+    `size` is about how large it will be: small answers are made at once, others piece by
+    piece as the client reads them. `length` is the exact length, if it is known beforehand.
+    """
+    assert frame.endswith(b"[]}")
+    start, end = frame[:-2], b"]}\n"
+    if size <= WHOLE:
+        return Response(200, b"".join((start, b",".join(items), end)))
+    return Response(200, _in_pieces(start, items, end), length=length)
+
+
+async def _in_pieces(start: bytes, items: Iterable[bytes], end: bytes) -> AsyncIterator[bytes]:
+    """Yield a list in pieces of about the same size; the event loop runs in between."""
+    turn = TimeSlice()
+    gathered, size, comma = [start], len(start), b""
+    for item in items:
+        gathered += (comma, item)
+        comma = b","
+        size += len(item) + 1
+        if size >= PIECE:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+        await turn.check()
+    gathered.append(end)
+    yield b"".join(gathered)
 
 
 def parse_version(text: str, refuse: Any, prefix: str = "") -> int:

@@ -4,6 +4,10 @@ Handlers see a `Request` and answer a `Response`; only `front` knows aiohttp. So
 the same handlers serve HTTPS, the in-process transport of tests and of the
 simulator, and a faster front could replace aiohttp without touching them.
 
+A request's body may still be on its way when the request is handled: `load_body`
+waits for it. The server calls it once it is known who asks and that they may, so
+that nobody's body is collected for nothing (see `server.ApiServer`).
+
 Invariants: header names are lower case; a body that streams is closed by
 whoever consumes it (`aclose` of the iterator ends the watch behind it).
 """
@@ -13,19 +17,31 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from yarl import URL
 
 JSON_TYPE = "application/json"
 
+# Sent with every answer that does not say otherwise: what the API tells one caller must not
+# be kept for another, and nothing here is to be taken for a script.
+DEFAULT_HEADERS = (("Cache-Control", "no-cache, private"), ("X-Content-Type-Options", "nosniff"))
+_DEFAULT_NAMES = frozenset(name.lower() for name, _ in DEFAULT_HEADERS)
+
 _encode = msgspec.json.Encoder().encode
+
+
+class BodySource(Protocol):
+    """A request body that has not arrived completely."""
+
+    async def read(self) -> bytes:
+        """Wait for the rest and return the whole; raises an ApiError when it is late, too large or too much."""
 
 
 @dataclass(slots=True)
 class Request:
-    """One HTTP request, read completely."""
+    """One HTTP request; its body may still be on its way."""
 
     method: str
     path: str  # percent-decoded, without query
@@ -34,6 +50,15 @@ class Request:
     body: bytes = b""
     client_certificate: bytes | None = None  # DER, already verified by TLS against the client CA
     remote: str = ""
+    pending_body: BodySource | None = None  # set while `body` has not arrived
+    is_identified: bool = False  # set by the server: the caller showed valid credentials
+
+    async def load_body(self) -> None:
+        """Wait until `body` is the whole body; idempotent."""
+        source = self.pending_body
+        if source is not None:
+            self.body = await source.read()
+            self.pending_body = None
 
     def first(self, name: str, default: str = "") -> str:
         """Return the first value of a query parameter."""
@@ -69,6 +94,16 @@ class Response:
     headers: list[tuple[str, str]] = field(default_factory=list)
     content_type: str = JSON_TYPE
     tunnel: Tunnel | None = None  # set: the connection becomes a websocket
+    length: int | None = None  # of a body that streams, where it is known beforehand
+
+    def wire_headers(self) -> list[tuple[str, str]]:
+        """Return the headers to send: the answer's own and the defaults it does not set itself."""
+        if not self.headers:
+            return list(DEFAULT_HEADERS)
+        own = {name.lower() for name, _ in self.headers}
+        if _DEFAULT_NAMES.isdisjoint(own):
+            return [*DEFAULT_HEADERS, *self.headers]
+        return [pair for pair in DEFAULT_HEADERS if pair[0].lower() not in own] + self.headers
 
 
 def json_response(status: int, value: Any, headers: list[tuple[str, str]] | None = None) -> Response:

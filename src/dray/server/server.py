@@ -2,6 +2,8 @@
 
 The chain is kube-apiserver's: who asks, may they, which path, then the verb. The
 parts are handed in by `assembly`; this module only says in which order they act.
+Everything up to the verb is decided from the head of a request. Its body is waited for
+when the request is known to be permitted, and never for anybody else.
 
     dashboard pages (static)
     authenticate -> impersonate -> authorise -> health, discovery, OpenAPI
@@ -16,7 +18,7 @@ from dataclasses import dataclass, field
 
 from dray.api.kinds import Kind
 from dray.server import dashboard, errors
-from dray.server.authn import Authenticator
+from dray.server.authn import ANONYMOUS, Authenticator
 from dray.server.authz import MASTERS_GROUP, Attributes, Authorizer
 from dray.server.calls import Call
 from dray.server.catalogue import Catalogue
@@ -61,14 +63,33 @@ class ApiServer:
         except StoreUnavailable as problem:
             log.error("%s", problem)
             response = errors.internal(str(problem)).response()
-        if request.method == "HEAD" and isinstance(response.body, bytes):
-            response.body = b""
+        if request.method == "HEAD":
+            if not isinstance(response.body, bytes):
+                await response.body.aclose()  # type: ignore[attr-defined]
+            response.body, response.length = b"", None
         return response
 
     async def _answer(self, request: Request) -> Response:
         user = self.authenticator.authenticate(request)
+        request.is_identified = user.name != ANONYMOUS.name
+        if request.pending_body is not None and self._wants_body(request, user):
+            # Not yet in flight: a slow sender must not keep others from being answered.
+            await request.load_body()
         exempt = MASTERS_GROUP in user.groups
         return await self.flow.run(request, exempt, lambda: self._answer_user(request, user))
+
+    def _wants_body(self, request: Request, user: User) -> bool:
+        """Return whether the body matters: it does not when the answer is a refusal or a document."""
+        path = split_path(request.path)
+        if path is None or not path.resource:
+            return False
+        try:
+            user = impersonated(request, user, self.authorizer)
+            self.authorizer.check(self.attributes(request, path, user))
+            route = find_route(request, path, self.catalogue.find, self.catalogue.serves_group(path.group))
+        except errors.ApiError:
+            return False  # `_answer_user` refuses it the same way, and counts the refusal
+        return route is not None
 
     async def _answer_user(self, request: Request, user: User) -> Response:
         user = impersonated(request, user, self.authorizer)

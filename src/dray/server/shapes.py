@@ -8,7 +8,7 @@ from dray.server import errors
 from dray.server.calls import Call
 from dray.server.negotiation import META_GROUP, Representation
 from dray.server.reader import Object
-from dray.server.reading import Listing
+from dray.server.reading import Listing, list_metadata
 from dray.server.tables import Tables
 from dray.server.watching import Show
 
@@ -29,39 +29,39 @@ class Shapes:
             return _partial(obj, representation)
         raise _not_acceptable()
 
-    def many(
-        self, call: Call, objects: list[Object], listing: Listing, representation: Representation
-    ) -> Object:
-        """Return a list in its form."""
+    def frame(self, call: Call, listing: Listing, representation: Representation) -> Object:
+        """Return a list in its form, without items; the place for them is its last member."""
+        metadata = list_metadata(listing)
         if not representation.as_kind:
-            return self.plain_list(call, objects, listing)
-        metadata = _list_metadata(listing)
+            kind = call.route.kind
+            return {
+                "kind": kind.list_kind,
+                "apiVersion": kind.api_version(call.route.version),
+                "metadata": metadata,
+                "items": [],
+            }
         if representation.as_kind == "Table":
-            return self._table(call, objects, metadata, representation)
+            return self._table(call, [], metadata, representation)
         if representation.as_kind == "PartialObjectMetadataList":
             return {
                 "kind": "PartialObjectMetadataList",
                 "apiVersion": f"{META_GROUP}/{representation.as_version}",
                 "metadata": metadata,
-                "items": [_partial(obj, representation) for obj in objects],
+                "items": [],
             }
         raise _not_acceptable()
 
-    def plain_list(self, call: Call, objects: list[Object], listing: Listing) -> Object:
-        """Return a list of whole objects, whose items carry no kind."""
+    def item(self, call: Call, obj: Object, representation: Representation) -> Object:
+        """Return one object as an item of a list of that form."""
+        if representation.as_kind == "Table":
+            row: Object = self._table(call, [obj], {}, representation)["rows"][0]
+            return row
+        if representation.as_kind:
+            return _partial(obj, representation)
         kind = call.route.kind
-        items = objects
-        if kind_of(kind.group, kind.kind) is not None:
-            items = [
-                {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
-                for obj in objects
-            ]
-        return {
-            "kind": kind.list_kind,
-            "apiVersion": kind.api_version(call.route.version),
-            "metadata": _list_metadata(listing),
-            "items": items,
-        }
+        if kind_of(kind.group, kind.kind) is None:
+            return obj
+        return {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
 
     def for_watch(self, call: Call, representation: Representation) -> Show | None:
         """Return the function that shapes events; None for plain objects."""
@@ -106,15 +106,6 @@ def _partial(obj: Object, representation: Representation) -> Object:
         "apiVersion": f"{META_GROUP}/{representation.as_version}",
         "metadata": obj.get("metadata") or {},
     }
-
-
-def _list_metadata(listing: Listing) -> Object:
-    metadata: Object = {"resourceVersion": str(listing.revision)}
-    if listing.continue_token:
-        metadata["continue"] = listing.continue_token
-    if listing.remaining:
-        metadata["remainingItemCount"] = listing.remaining
-    return metadata
 
 
 def _not_acceptable() -> errors.ApiError:

@@ -10,6 +10,10 @@ which is what makes a thousand watchers cheap. A change after a quiet time is se
 once; those that follow within a few milliseconds travel together, because sending a piece costs
 far more than the bytes in it, on both sides.
 
+What is sent is made piece by piece: the next one when the client has taken the last one. So a
+client that does not read costs one piece, its events (which are shared) wait in the store's
+buffer, and the event loop serves others between two pieces.
+
 How a watch ends: its timeout; the client leaves; its history is forgotten or it
 does not keep up, which is told in the stream as an ERROR with a 410 Status.
 """
@@ -18,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 
 from dray.api.kinds import Kind
 from dray.server import errors
@@ -30,12 +34,14 @@ from dray.server.reading import ListReader, parse_version
 from dray.server.routing import Route
 from dray.server.selectable import Selection
 from dray.server.store import Compacted, Event, Record, Watch, WatchLagged
+from dray.server.time_slice import TimeSlice
 from dray.server.versions import Versions
 
 BOOKMARK_SECONDS = 60.0
 LAST_BOOKMARK_BEFORE_END = 2.0
 SHORTEST_TIMEOUT = 1800.0  # kube-apiserver's --min-request-timeout: the end lies between this and twice this
-SHARED_LINES = 8_192
+SHARED_BYTES = 16 * 1024 * 1024  # of lines that are kept for other watchers
+PIECE = 64 * 1024  # bytes that are sent together, and at most one line more
 PAUSE = 0.002  # seconds after a piece was sent in which changes are collected for the next one
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -50,6 +56,7 @@ class WatchStreams:
         self._versions = versions
         self._reader = reader
         self._lines: dict[tuple[int, str, str], bytes] = {}
+        self._lines_size = 0  # bytes
 
     async def open(
         self, route: Route, options: ListOptions, selection: Selection, show: Show | None
@@ -70,15 +77,8 @@ class WatchStreams:
                 await self._reader.wait_for(asked)
             page = store.list(prefix)
             watch = store.watch(prefix, page.revision)
-            chosen = page.records
-            if not selection.is_everything:
-                chosen = [
-                    record
-                    for record in page.records
-                    if selection.accepts(self._objects.selectable(route.kind, record))
-                ]
             stream = _Stream(self, route, selection, show, watch, page.revision)
-            return _Lines(stream.run(options, chosen), watch)
+            return _Lines(stream.run(options, page.records), watch)
         try:
             # Without initial events, no version (or 0) means: from now on.
             after = asked or store.revision
@@ -92,9 +92,10 @@ class WatchStreams:
         key = (event.revision, version, event_type)
         line = self._lines.get(key)
         if line is None:
-            if len(self._lines) >= SHARED_LINES:
-                self._lines.pop(next(iter(self._lines)))
             line = self._lines[key] = self._make_line(kind, version, event, event_type)
+            self._lines_size += len(line)
+            while self._lines_size > SHARED_BYTES:
+                self._lines_size -= len(self._lines.pop(next(iter(self._lines))))
         return line
 
     def _make_line(self, kind: Kind, version: str, event: Event, event_type: str) -> bytes:
@@ -129,13 +130,18 @@ class WatchStreams:
             return "MODIFIED" if did else "ADDED"
         return "DELETED" if did else ""
 
+    def accepts(self, kind: Kind, selection: Selection, record: Record) -> bool:
+        """Return whether a selection sees a record."""
+        return selection.is_everything or selection.accepts(self._objects.selectable(kind, record))
+
     def is_stored_form(self, kind: Kind, version: str) -> bool:
         """Tell whether stored bytes can be sent as they are."""
         return self._versions.is_stored_form(kind, version)
 
     def show_stored(self, kind: Kind, record: Record, version: str) -> Object:
         """Return a stored object in a version."""
-        return self._versions.outgoing(kind, self._objects.decoded(kind, record), version)
+        # Thousands at once would push everything else out of the cache.
+        return self._versions.outgoing(kind, self._objects.decoded_past(kind, record), version)
 
     def bookmark(self, kind: Kind, version: str, revision: int) -> Object:
         """Return the object of a bookmark: nothing but a version."""
@@ -192,8 +198,9 @@ class _Stream:
         )
         end = loop.time() + seconds
         try:
-            if initial:
-                yield b"".join(self._initial_line(record) for record in initial)
+            async for piece in self._in_pieces(map(self._initial_line, initial)):
+                yield piece
+            del initial  # what was sent need not be kept for as long as the watch lasts
             if options.send_initial_events and options.bookmarks:
                 yield self._bookmark_line({INITIAL_EVENTS_END: "true"})
             next_bookmark = self._next_bookmark(loop.time(), end) if options.bookmarks else end
@@ -210,31 +217,51 @@ class _Stream:
                     continue
                 if not events:
                     return  # the server is closing
-                lines = self._lines_of(events)
+                n_pieces = 0
+                async for piece in self._in_pieces(map(self._event_line, events)):
+                    n_pieces += 1
+                    yield piece
                 self._position = events[-1].revision
-                if lines:
-                    yield lines
+                if n_pieces:
                     await asyncio.sleep(PAUSE)
         except WatchLagged:
             yield error_line(errors.expired("the watch fell behind; list again and watch from there"))
         finally:
             self._watch.close()
 
-    def _lines_of(self, events: list[Event]) -> bytes:
-        lines: list[bytes] = []
+    @staticmethod
+    async def _in_pieces(lines: Iterable[bytes]) -> AsyncIterator[bytes]:
+        """Join lines to pieces; each is made when the one before it is on its way to the client."""
+        turn = TimeSlice()
+        gathered: list[bytes] = []
+        size = 0
+        for line in lines:
+            if line:
+                gathered.append(line)
+                size += len(line)
+                if size >= PIECE:
+                    yield b"".join(gathered)
+                    gathered, size = [], 0
+            if turn.is_over():
+                await turn.check()
+        if gathered:
+            yield b"".join(gathered)
+
+    def _event_line(self, event: Event) -> bytes:
+        """Return the line of an event; empty when the selection does not see it."""
         streams = self._streams
-        for event in events:
-            event_type = streams.changes(self._kind, self._selection, event)
-            if not event_type:
-                continue
-            if self._show is None:
-                lines.append(streams.line(self._kind, self._version, event, event_type))
-            else:
-                shown = self._show(streams.shown(self._kind, self._version, event, event_type))
-                lines.append(encode({"type": event_type, "object": shown}) + b"\n")
-        return b"".join(lines)
+        event_type = streams.changes(self._kind, self._selection, event)
+        if not event_type:
+            return b""
+        if self._show is None:
+            return streams.line(self._kind, self._version, event, event_type)
+        shown = self._show(streams.shown(self._kind, self._version, event, event_type))
+        return encode({"type": event_type, "object": shown}) + b"\n"
 
     def _initial_line(self, record: Record) -> bytes:
+        """Return the line of an object that was there before; empty when the selection does not see it."""
+        if not self._streams.accepts(self._kind, self._selection, record):
+            return b""
         if self._show is None and self._streams.is_stored_form(self._kind, self._version):
             return b"".join((b'{"type":"ADDED","object":', record.value, b"}\n"))
         shown = self._streams.show_stored(self._kind, record, self._version)

@@ -5,9 +5,11 @@ import contextlib
 
 import pytest
 
+from dray.server import connections as connections_module
 from dray.server import errors
 from dray.server import front as front_module
-from dray.server.express import HEAD_LIMIT, read_head
+from dray.server.connections import BodyBudget
+from dray.server.express import HEAD_LIMIT, READ_AHEAD, WRITE_BUFFER, Times, read_head
 from dray.server.front import Front
 from dray.server.requests import Response, json_response
 
@@ -21,6 +23,8 @@ class Echo:
         self.lines = asyncio.Queue()
 
     async def handle(self, request):
+        if request.path != "/unwanted":
+            await request.load_body()
         self.seen.append(request)
         if request.path == "/slow":
             try:
@@ -36,6 +40,8 @@ class Echo:
             raise errors.bad_request("no")
         if request.path == "/unchanged":
             return Response(304, b"", [("ETag", "x")])
+        if request.path == "/large":
+            return Response(200, b"x" * 50_000_000)
         if request.path == "/watch":
             return Response(200, self._stream())
         return json_response(
@@ -51,9 +57,9 @@ class Echo:
 
 
 @contextlib.asynccontextmanager
-async def served():
+async def served(**times):
     echo = Echo()
-    front = Front(echo, "127.0.0.1", 0, None)
+    front = Front(echo, "127.0.0.1", 0, None, Times(**times))
     await front.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
     try:
@@ -126,7 +132,7 @@ async def test_what_is_not_plain_is_answered_by_the_framework_and_so_is_what_fol
         assert [each.path for each in echo.seen] == ["/before", "/x", "/after"]
 
 
-async def test_a_head_in_two_pieces_is_read_by_the_framework():
+async def test_a_head_may_come_in_pieces():
     async with served() as (echo, _, reader, writer):
         writer.write(b"GET /x HTTP/1.1\r\nHo")
         await asyncio.sleep(0.02)
@@ -196,13 +202,17 @@ async def test_a_reader_that_stops_reading_holds_up_its_stream_only():
         other.close()
 
 
-async def test_a_body_that_does_not_come_is_given_up(monkeypatch):
-    monkeypatch.setattr(front_module, "BODY_TIMEOUT", 0.1)
-    async with served() as (echo, _, reader, writer):
+@pytest.fixture
+def quick_ticks(monkeypatch):
+    """Let a second of the connections' time pass in a hundredth."""
+    monkeypatch.setattr(connections_module, "TICK", 0.01)
+
+
+async def test_a_body_that_does_not_come_is_given_up(quick_ticks):
+    async with served(body=10) as (echo, _, reader, writer):
         writer.write(plain("/p", b"0123456789", "PUT")[:-4])
-        status, headers, body = await answer(reader)
-        assert status == 400 and b"did not arrive in time" in body and headers["connection"] == "close"
-        assert await reader.read() == b""
+        status, _, body = await answer(reader)
+        assert status == 400 and b"did not arrive in time" in body
         assert echo.seen == []
 
 
@@ -214,9 +224,8 @@ async def test_a_body_over_the_limit_is_refused(monkeypatch):
         assert echo.seen == []
 
 
-async def test_idle_connections_are_closed(monkeypatch):
-    monkeypatch.setattr(front_module, "IDLE_TIMEOUT", 0.2)
-    async with served() as (_, _, reader, writer):
+async def test_idle_connections_are_closed(quick_ticks):
+    async with served(idle=20) as (_, _, reader, writer):
         writer.write(plain("/x"))
         assert (await answer(reader))[0] == 200
         assert await reader.read() == b""
@@ -259,3 +268,123 @@ def test_heads_that_are_not_plain_are_not_read(head):
 def test_repeated_headers_are_joined_and_names_are_lower_case():
     head = read_head(b"GET /a HTTP/1.1\r\nHost: x\r\nAccept: a\r\nACCEPT:b \r\nConnection: Close")
     assert head.headers == {"host": "x", "accept": "a, b", "connection": "Close"} and head.is_last
+
+
+async def test_a_body_that_nobody_wants_is_not_waited_for():
+    async with served() as (_, front, reader, writer):
+        writer.write(
+            plain("/unwanted", b"x", "POST").replace(b"Content-Length: 1", b"Content-Length: 2000000")
+        )
+        status, headers, _ = await answer(reader)
+        assert status == 200 and headers["connection"] == "close"
+        assert front.connections.bodies.taken == 0
+        assert await reader.read() == b""
+
+
+async def test_the_rest_of_a_small_body_that_nobody_wanted_is_skipped():
+    async with served() as (echo, _, reader, writer):
+        whole = plain("/unwanted", b"0123456789", "POST")
+        writer.write(whole[:-6])
+        assert (await answer(reader))[0] == 200
+        writer.write(whole[-6:-2])
+        await asyncio.sleep(0.02)
+        writer.write(whole[-2:] + plain("/next"))
+        assert (await answer(reader))[0] == 200
+        assert [each.path for each in echo.seen] == ["/unwanted", "/next"]
+        assert echo.seen[0].body == b""
+
+
+async def test_what_a_client_sends_before_it_is_asked_for_stays_with_the_client():
+    async with served() as (echo, front, _, writer):
+        writer.write(plain("/slow"))
+        while not echo.seen:
+            await asyncio.sleep(0.01)
+        writer.write(b"x" * 30_000_000)
+        await asyncio.sleep(0.3)
+        (connection,) = front.connections.all()
+        assert len(connection._buffer) < READ_AHEAD + 1_000_000
+        assert writer.transport.get_write_buffer_size() > 0
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 300000", "Transfer-Encoding: chunked"])
+async def test_bodies_beyond_what_all_may_take_are_told_to_come_again(framing):
+    async with served() as (echo, front, reader, writer):
+        front.connections.bodies = BodyBudget(200_000)
+        body = b"x" * 300_000
+        if "chunked" in framing:
+            body = b"".join(b"7530\r\n" + b"x" * 30_000 + b"\r\n" for _ in range(10)) + b"0\r\n\r\n"
+        writer.write(f"POST /p HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n".encode())
+        await asyncio.sleep(0.02)
+        writer.write(body)
+        status, headers, _ = await answer(reader)
+        assert (status, headers["retry-after"]) == (429, "1")
+        assert echo.seen == []
+        assert front.connections.bodies.taken == 0
+
+
+async def test_the_budget_for_bodies_is_given_back(monkeypatch):
+    async with served() as (_, front, reader, writer):
+        for _ in range(3):
+            whole = plain("/p", b"x" * 100_000, "PUT")
+            writer.write(whole[:-9])
+            await asyncio.sleep(0.02)
+            writer.write(whole[-9:])
+            assert (await answer(reader))[0] == 200
+        assert front.connections.bodies.taken == 0
+
+
+async def test_a_head_that_does_not_come_is_given_up(quick_ticks):
+    async with served(head=10) as (_, _, reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nHo")
+        assert (await answer(reader))[0] == 408
+        assert await reader.read() == b""
+
+
+async def test_a_connection_without_any_request_is_closed(quick_ticks):
+    async with served(head=10) as (_, _, reader, _):
+        assert await reader.read() == b""
+
+
+@pytest.mark.parametrize("lane", ["quick", "framework"])
+@pytest.mark.parametrize("path", ["/large", "/watch"])
+async def test_an_answer_that_is_not_read_waits_in_pieces_and_is_given_up(lane, path, quick_ticks):
+    async with served(write=10 if lane == "quick" else 0.3) as (echo, front, reader, writer):
+        reader._transport.pause_reading()
+        for _ in range(1_000):
+            echo.lines.put_nowait(b"x" * 50_000)
+        writer.write(plain(path, b"", "GET", *(["TE: trailers"] if lane == "framework" else [])))
+        while not front.connections.all():
+            await asyncio.sleep(0.001)
+        (connection,) = front.connections.all()
+        waiting = []
+        while (current := front.connections.all()) and len(waiting) < 5_000:
+            transport = getattr(current[0], "transport", None) or connection._transport
+            if transport is not None:
+                waiting.append(transport.get_write_buffer_size())
+            await asyncio.sleep(0.001)
+        assert not front.connections.all(), "dropped"
+        assert max(waiting) <= 3 * WRITE_BUFFER
+        if path == "/watch":
+            assert echo.cancelled == ["stream"]
+
+
+@pytest.mark.parametrize("extra", [(), ("TE: trailers",)])
+@pytest.mark.parametrize("path", ["/x", "/refused", "/bug", "/watch"])
+async def test_answers_may_not_be_kept_nor_taken_for_something_else(path, extra):
+    async with served() as (_, _, reader, writer):
+        writer.write(plain(path, b"", "GET", *extra))
+        headers = (await answer(reader))[1]
+        assert headers["cache-control"] == "no-cache, private"
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+async def test_an_answer_may_say_itself_how_it_may_be_kept():
+    response = Response(200, b"", [("cache-control", "no-cache")])
+    assert response.wire_headers() == [("X-Content-Type-Options", "nosniff"), ("cache-control", "no-cache")]
+
+
+async def test_too_many_header_lines_are_refused():
+    async with served() as (echo, _, reader, writer):
+        writer.write(plain("/x", b"", "GET", *(f"X-{number}: 1" for number in range(500))))
+        assert (await answer(reader))[0] == 400
+        assert echo.seen == []
