@@ -4,13 +4,17 @@ import asyncio
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
 
+import aiohttp
 import pytest
 
 from dray.client import Client
+from dray.client.kubeconfig import load_kubeconfig
+from dray.client.resources import NODES
 from dray.sim.snapshot import capture
 
 
@@ -95,6 +99,46 @@ def test_run_gives_the_output_and_the_exit_code_of_the_command_and_leaves_nothin
     assert code == 7
     assert "gpu.nvidia.com/dgx-h100-1/gpu-0" in out
     up.eventually(up.has_no_claims)
+
+
+def test_nothing_of_a_node_is_readable_by_others(up):
+    nodes = up.data / "nodes"
+    assert list(nodes.rglob("*.sock")), "the drivers' sockets are looked at, too"
+    opened = [
+        f"{path.relative_to(nodes)} {path.lstat().st_mode & 0o777:o}"
+        for path in nodes.rglob("*")
+        if not path.is_symlink() and path.lstat().st_mode & 0o077
+    ]
+    assert opened == []
+
+
+def test_a_certificate_without_rights_opens_nothing_on_a_node(up, tmp_path):
+    """What `dray kubeconfig --user` writes, and the credentials of another node."""
+    made = {}
+    for words in (["--user", "eve"], ["--node", "other"]):
+        file = tmp_path / f"{words[1]}.kubeconfig"
+        assert up.dray("kubeconfig", "--data", str(up.data), *words, "--output", str(file))[0] == 0
+        made[words[1]] = file
+
+    async def look():
+        async with Client.connect(up.data / "admin.kubeconfig") as client:
+            (found,) = (await client.list(NODES)).items
+        port = found["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+        answers = {}
+        for name in (*made, "admin"):
+            tls = load_kubeconfig(made.get(name, up.data / "admin.kubeconfig")).tls
+            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+            for path in ("/pods", "/metrics", "/containerLogs/a/b/c", "/exec/a/b/c?command=id"):
+                async with (
+                    aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session,
+                    session.get(f"https://127.0.0.1:{port}{path}") as answer,
+                ):
+                    answers[name, path.split("?")[0]] = answer.status
+        return answers
+
+    answers = asyncio.run(look())
+    assert {status for (name, _), status in answers.items() if name != "admin"} == {403}
+    assert {status for (name, _), status in answers.items() if name == "admin"} == {200, 404}
 
 
 def test_run_says_why_there_are_no_devices_and_gives_up_in_time(up):

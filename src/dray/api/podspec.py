@@ -155,6 +155,8 @@ class SecurityContext(View, frozen=True):
 
     run_as_user: int | None = None
     run_as_group: int | None = None
+    run_as_non_root: bool | None = None
+    allow_privilege_escalation: bool | None = None
     privileged: bool | None = None
 
 
@@ -222,6 +224,9 @@ class PodSecurityContext(View, frozen=True):
 
     run_as_user: int | None = None
     run_as_group: int | None = None
+    run_as_non_root: bool | None = None
+    supplemental_groups: list[int] | None = None
+    fs_group: int | None = None
 
 
 class RunPodSpec(View, frozen=True):

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -82,6 +83,9 @@ def run(args: argparse.Namespace) -> int:
         client_ca=args.client_ca,
         images=args.images,
     )
+
+    # Everything that agent and drivers leave below the node's folder is for this user alone.
+    os.umask(0o077)
 
     async def main() -> None:
         async with Client.connect(args.kubeconfig, user_agent="dray-node", connections=16) as client:

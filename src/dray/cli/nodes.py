@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -62,6 +63,9 @@ def run(args: argparse.Namespace) -> int:
     except CommandError as error:
         return fail("nodes", error)
     places = Places(args.root.absolute(), args.credentials.absolute(), args.client_ca)
+
+    # Everything that agent and drivers leave below the node's folder is for this user alone.
+    os.umask(0o077)
 
     async def main() -> None:
         ready = asyncio.Semaphore(0)

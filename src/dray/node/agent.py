@@ -35,6 +35,7 @@ from dray.node.plugins import WIPE_AFTER_SECONDS, Plugin, PluginRegistry
 from dray.node.podresources import PodResourcesService, serve_pod_resources
 from dray.node.pods import PodRunner
 from dray.node.preparing import ClaimKeeper, Steps, no_steps
+from dray.node.private_files import close_tree, make_private_folder
 from dray.node.runtime import NoneRuntime, ProcessRuntime, Runtime
 from dray.node.server import NodeServer
 
@@ -124,7 +125,10 @@ class Agent:
     async def run(self) -> None:
         """Be a node until cancelled."""
         settings = self.settings
-        settings.root.mkdir(parents=True, exist_ok=True)
+        make_private_folder(settings.root)
+        opened = close_tree(settings.root, settings.root / "pods", settings.root / "images")
+        if opened:
+            log.info("took the rights of other users from %d files in %s", len(opened), settings.root)
         self._restore()
         await self.pods.adopt(self._make_runtime())
         resources: Any = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import os
 import sys
 from pathlib import Path
 
@@ -51,8 +52,10 @@ def self_signed(address: str) -> tuple[bytes, bytes]:
 def main(folder: str, address: str) -> None:
     """Write node.crt and node.key."""
     certificate, key = self_signed(address)
+    os.umask(0o077)
     Path(folder).mkdir(parents=True, exist_ok=True)
     Path(folder, "node.key").touch(mode=0o600)
+    Path(folder, "node.key").chmod(0o600)
     Path(folder, "node.key").write_bytes(key)
     # The certificate comes last: where it is, the key is, too.
     Path(folder, "node.crt").write_bytes(certificate)

@@ -19,6 +19,7 @@ from dray.api.quantity import parse_quantity
 from dray.client import Client, NotFound
 from dray.client.resources import CONFIG_MAPS, SECRETS, Resource
 from dray.driver.state import write_atomically
+from dray.node.private_files import PRIVATE_FILE, make_private_folder
 from dray.node.runtime import BindMount, StartError
 
 _REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
@@ -160,7 +161,7 @@ class Surroundings:
         if volume.projected is not None:
             # Service account tokens: nothing here needs them yet, and a pod without one still runs.
             return None
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         for source, resource in ((volume.config_map, CONFIG_MAPS), (volume.secret, SECRETS)):
             if source is not None:
                 name = source.name or source.secret_name
@@ -170,7 +171,7 @@ class Surroundings:
             items = volume.downward_api.get("items", ())
             for item in items:
                 text = pod_field(pod, item.get("fieldRef", {}).get("fieldPath", ""), self._node_ip)
-                write_atomically(folder / item["path"], text.encode(), durable=False)
+                write_atomically(folder / item["path"], text.encode(), PRIVATE_FILE, durable=False)
         return folder
 
     def forget(self, pod_uid: str) -> None:
@@ -181,7 +182,7 @@ class Surroundings:
 def _write_files(folder: Path, data: Mapping[str, bytes], items: Sequence[KeyToPath]) -> None:
     chosen = {item.path: data[item.key] for item in items if item.key in data} if items else data
     for name, content in chosen.items():
-        write_atomically(folder / name, content, durable=False)
+        write_atomically(folder / name, content, PRIVATE_FILE, durable=False)
 
 
 def _resource_field(pod: RunPod, container: RunContainer, selector: Any) -> str:

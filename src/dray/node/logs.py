@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from dray.node.private_files import make_private_folder
 
 LONGEST_LINE = 16384
 MAX_FILE_BYTES = 10 << 20
@@ -39,10 +42,10 @@ class LogFile:
     """A container's log, open for appending; at its limit it is rotated once."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_FILE_BYTES) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         self.path = path
         self._max_bytes = max_bytes
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         self._size = os.fstat(self._file).st_size
 
     def write(self, stream: str, lines: list[tuple[bytes, bool]]) -> None:
@@ -58,7 +61,7 @@ class LogFile:
         if self._size > self._max_bytes:
             os.close(self._file)
             os.replace(self.path, self.path.with_name(self.path.name + ".1"))
-            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
             self._size = 0
 
     def close(self) -> None:
@@ -71,7 +74,10 @@ class LogPump:
 
     def __init__(self, fifo: Path, stream: str, log: LogFile) -> None:
         # Read-write: the pipe then has a writer at all times and never reports its end.
-        self._pipe = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+        self._pipe = os.open(fifo, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
+        if not stat.S_ISFIFO(os.fstat(self._pipe).st_mode):
+            os.close(self._pipe)
+            raise OSError(f"{fifo} is not a pipe")
         self._stream = stream
         self._log = log
         self._rest = b""

@@ -41,6 +41,7 @@ from dray.api.rpc.generated import (
     registration_v1_pb2_grpc,
 )
 from dray.node.claims import ClaimFacts, HeldDevice
+from dray.node.private_files import make_private_folder
 
 log = logging.getLogger("dray.node")
 
@@ -199,7 +200,7 @@ class PluginRegistry:
 
     async def run(self) -> None:
         """Follow the directory until cancelled."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.folder)
         try:
             while True:
                 self._look()

@@ -17,6 +17,7 @@ from dray.api.rpc.generated import podresources_v1_pb2 as messages
 from dray.api.rpc.generated import podresources_v1_pb2_grpc as services
 from dray.node.claims import ClaimBook
 from dray.node.preparing import container_references
+from dray.node.private_files import PRIVATE_FILE, make_private_folder
 
 
 class PodResourcesService:
@@ -64,10 +65,12 @@ class PodResourcesService:
 
 async def serve_pod_resources(socket: Path, service: PodResourcesService) -> Any:
     """Open the socket; the caller stops the returned server."""
-    socket.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(socket.parent)
     socket.unlink(missing_ok=True)
     server = grpc.aio.server()
     services.add_PodResourcesListerServicer_to_server(service, server)
     server.add_insecure_port(f"unix:{socket}")
     await server.start()
+    # kubelet's socket, too, is for root only: it tells which pod has which device.
+    socket.chmod(PRIVATE_FILE)
     return server

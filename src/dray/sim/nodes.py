@@ -20,6 +20,7 @@ from dray.drivers.hardware import Profile
 from dray.drivers.shipped import drivers_with_hardware, make_driver
 from dray.drivers.simulated import simulated_drivers
 from dray.node import AgentSettings, running_agent
+from dray.node.private_files import make_private_folder
 
 log = logging.getLogger("dray.sim")
 
@@ -86,7 +87,7 @@ async def host_node(plan: NodePlan, places: Places, ready: asyncio.Semaphore | N
     """Be one node with its drivers until cancelled; `ready` is released once it is up."""
     root = places.node_root(plan.name)
     cdi = root / "cdi"
-    cdi.mkdir(parents=True, exist_ok=True)
+    make_private_folder(cdi)
     settings = AgentSettings(
         name=plan.name,
         root=root,

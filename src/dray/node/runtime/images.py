@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.api.parsing import ParseError, load_json
+from dray.node.private_files import make_private_folder
 from dray.node.runtime.contract import StartError
 
 HOST = "host"
@@ -83,14 +84,14 @@ class ImageStore:
         rootfs = self._cache / HOST / "rootfs"
         mounts = []
         for name in _EMPTY_FOLDERS:
-            (rootfs / name).mkdir(parents=True, exist_ok=True)
+            _make_folder(rootfs, name)
         for name in _HOST_FOLDERS:
             path = Path("/", name)
             if path.is_symlink():
                 if not (rootfs / name).is_symlink():
                     (rootfs / name).symlink_to(os.readlink(path))
             elif path.is_dir():
-                (rootfs / name).mkdir(exist_ok=True)
+                _make_folder(rootfs, name)
                 mounts.append(f"/{name}")
         mounts += [f"/{name}" for name in _HOST_FILES if Path("/", name).exists()]
         return Image(rootfs, host_mounts=mounts)
@@ -142,7 +143,7 @@ def unpack_layer(blob: Path, rootfs: Path) -> None:
 
     Names that would leave the root filesystem are refused by tarfile's data filter.
     """
-    rootfs.mkdir(parents=True, exist_ok=True)
+    _make_folder(rootfs)
     content = blob.read_bytes()
     if content[:2] == b"\x1f\x8b":
         content = gzip.decompress(content)
@@ -151,7 +152,7 @@ def unpack_layer(blob: Path, rootfs: Path) -> None:
             folder, _, name = member.name.rstrip("/").rpartition("/")
             if name == ".wh..wh..opq":
                 shutil.rmtree(rootfs / folder, ignore_errors=True)
-                (rootfs / folder).mkdir(parents=True, exist_ok=True)
+                _make_folder(rootfs, folder)
             elif name.startswith(".wh."):
                 _remove(rootfs / folder / name.removeprefix(".wh."))
             else:
@@ -161,6 +162,17 @@ def unpack_layer(blob: Path, rootfs: Path) -> None:
                     archive.extract(member, rootfs, filter="tar")
                 except tarfile.FilterError as error:
                     raise StartError("ErrImageNeverPull", f"layer {blob.name}: {error}") from error
+
+
+def _make_folder(rootfs: Path, name: str = "") -> None:
+    """Make a folder of a root filesystem that the users of a container can enter, whatever the agent's umask."""
+    make_private_folder(rootfs.parent)
+    path = rootfs
+    for part in ("", *Path(name).parts):
+        path = path / part
+        if not path.exists():
+            path.mkdir()
+            path.chmod(0o755)
 
 
 def _remove(path: Path) -> None:

@@ -1,17 +1,19 @@
 """The `process` runtime: a container's command as a plain process. **No isolation.**
 
-The command runs with the agent's rights (or `runAsUser`, where the agent is root),
-in a process group of its own, on the host's files and network. It gets the
-container's environment plus that of its CDI devices, so a program finds the devices
-it was given; nothing keeps it from touching others. It is meant for one's own
-machine, tests and demos; use `runc` where the walls matter.
+The command runs with the agent's rights, or as the user and groups that the pod asks
+for where the agent is root (`credentials`), in a process group of its own, on the
+host's files and network. It gets the container's environment plus that of its CDI
+devices, so a program finds the devices it was given; nothing keeps it from touching
+others. It is meant for one's own machine, tests and demos; use `runc` for isolation.
 
 Mounts do not exist here. The variable DRAY_MOUNTS holds a JSON object from container
 path to host path, for volumes and CDI mounts alike; devices nodes are used in place.
 
 Each container has a shim, ten lines of sh, that starts the command, waits, and
 writes the exit code to a file. It needs no agent, so containers survive a kill -9
-of the agent, and the next one learns from the files what happened meanwhile.
+of the agent, and the next one learns from the files what happened meanwhile. The shim
+and its folder belong to the agent's user, whoever the command runs as: what the next
+agent finds there was written by shim and agent only.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -32,8 +35,12 @@ from dray.api.cdi import CdiError
 from dray.api.parsing import load_json
 from dray.node.cdi import merge_env
 from dray.node.logs import LogFile, LogPump
+from dray.node.private_files import give_volume, make_private_folder, write_private
 from dray.node.runtime.contract import ContainerId, ExecResult, FoundContainer, Launch, OnExit, StartError
+from dray.node.runtime.credentials import Credentials, credentials_of, exec_prefix, own_credentials
 from dray.node.runtime.limits import Limits
+
+log = logging.getLogger("dray.node")
 
 # $1 is the container's directory. `trap :` (not '') leaves signals working in the command:
 # a handler is reset when a child is started, an ignored signal stays ignored. At the end the shim
@@ -41,17 +48,22 @@ from dray.node.runtime.limits import Limits
 # output (`taken`), however long that takes. Then it kills the group, because a container does not
 # outlive its first process.
 SHIM = """
+umask 077
 exec 3<>"$1/stdout" 4<>"$1/stderr" 5<>"$1/done" 6<>"$1/taken"
 echo $$ >"$1/pid"
 trap : TERM INT HUP QUIT USR1 USR2
 for group in $2; do echo $$ >"$group/cgroup.procs"; done
 dir=$1; shift 2
+umask 022
 "$@" >&3 2>&4 3>&- 4>&- 5>&- 6>&- </dev/null
-echo $? >"$dir/exit"
+code=$?
+umask 077
+echo $code >"$dir/exit"
 echo >&5
 read -r _ <&6
 kill -KILL 0
 """
+_RECORD = "env.json"  # environment, directory and credentials of a container
 _PIPES = ("stdout", "stderr", "done", "taken")
 _PAUSE = "pause"  # images of this name do nothing, for ever
 _KILLED = 137
@@ -68,6 +80,7 @@ class _Running:
     log: LogFile | None = None
     env: Sequence[str] = ()
     cwd: str = "/"
+    prefix: Sequence[str] | None = ()  # before every command; None: not known, so no command can be run
     pidfd: int = -1
     done: int = -1  # the pipe through which the shim says that the command has ended
     was_killed: bool = False
@@ -80,9 +93,12 @@ class ProcessRuntime:
 
     def __init__(self, root: Path, on_exit: OnExit, limits: Limits | None = None) -> None:
         self._root = root / "containers"
+        self._node_root = root
+        self._logs = root / "logs"
         self._on_exit = on_exit
         self._limits = limits or Limits()
         self._running: dict[ContainerId, _Running] = {}
+        self._own = own_credentials()
 
     # --- starting ---------------------------------------------------------------
 
@@ -90,28 +106,32 @@ class ProcessRuntime:
         """Start the command behind its shim."""
         folder = self._make_folder(launch.id)
         try:
+            credentials = self._credentials(launch)
             command, env, cwd = await self._command_line(launch, folder)
         except (StartError, CdiError):
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        (folder / "log").write_text(str(launch.log_path))
-        (folder / "env.json").write_text(json.dumps({"env": list(env), "cwd": cwd}))
+        write_private(folder / "log", str(launch.log_path))
+        write_private(folder / _RECORD, json.dumps({"env": list(env), "cwd": cwd, **credentials.to_json()}))
         groups = self._make_groups(launch)
-        user, group = self._credentials(launch, folder)
-        running = _Running(launch.id, folder, 0, time.time(), env=env, cwd=cwd)
+        prefix = exec_prefix(credentials, self._own, folder / _RECORD)
+        if credentials.uid != self._own.uid:
+            # The folder stays closed to that user, but a program may open its own /dev/stdout again.
+            for name in ("stdout", "stderr"):
+                os.chown(folder / name, credentials.uid, credentials.gid)
+            self._give_volumes(launch, credentials)
+        running = _Running(launch.id, folder, 0, time.time(), env=env, cwd=cwd, prefix=prefix)
         # Before the shim: a pipe that nobody else holds loses what a quick command wrote.
         self._open_pipes(running, launch.log_path)
         try:
             process = subprocess.Popen(  # noqa: ASYNC220 (a fork takes a millisecond; threads would reorder starts)
-                ["/bin/sh", "-c", SHIM, "shim", str(folder), " ".join(groups), *command],
-                env=dict(variable.split("=", 1) for variable in env),
+                ["/bin/sh", "-c", SHIM, "shim", str(folder), " ".join(groups), *prefix, *command],
+                env=_first_environment(env, prefix),
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
-                user=user,
-                group=group,
             )
         except OSError as error:
             self._close_pipes(running)
@@ -151,7 +171,7 @@ class ProcessRuntime:
         folder = self._folder(id)
         # A start that was cut short left a folder without a process: begin again.
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        make_private_folder(folder)
         for name in _PIPES:
             os.mkfifo(folder / name, 0o600)
         return folder
@@ -159,18 +179,15 @@ class ProcessRuntime:
     def _folder(self, id: ContainerId) -> Path:
         return self._root / id.pod_uid / id.name / str(id.attempt)
 
-    def _credentials(self, launch: Launch, folder: Path) -> tuple[int | None, int | None]:
-        own, pods = launch.container.security_context, launch.pod.spec.security_context
-        user = next((c.run_as_user for c in (own, pods) if c is not None and c.run_as_user is not None), None)
-        group = next(
-            (c.run_as_group for c in (own, pods) if c is not None and c.run_as_group is not None), None
-        )
-        if user is None or os.geteuid() != 0 or user == 0:
-            return None, None
-        group = group if group is not None else user
-        for path in (folder, *(folder / name for name in _PIPES)):
-            os.chown(path, user, group)
-        return user, group
+    def _credentials(self, launch: Launch) -> Credentials:
+        return credentials_of(launch.pod, launch.container, self._own)
+
+    def _give_volumes(self, launch: Launch, credentials: Credentials) -> None:
+        volumes = self._node_root / "pods" / launch.id.pod_uid / "volumes"
+        for mount in launch.mounts:
+            if mount.host_path.is_relative_to(volumes):
+                name = mount.host_path.relative_to(volumes).parts[0]
+                give_volume(self._node_root, volumes / name, credentials.uid, credentials.gid)
 
     def _make_groups(self, launch: Launch) -> list[str]:
         limits = launch.container.resources.limits or {}
@@ -221,7 +238,7 @@ class ProcessRuntime:
             # The shim itself was killed: by us, or by somebody who knows no mercy.
             code = _KILLED
             with contextlib.suppress(OSError):  # the folder may be gone, or the disk full
-                (running.folder / "exit").write_text(str(code))
+                write_private(running.folder / "exit", str(code))
         self._running.pop(running.id, None)
         running.over.set()
         self._on_exit(running.id, code, "")
@@ -230,6 +247,8 @@ class ProcessRuntime:
         """Adopt what previous agents left: living processes are watched again."""
         found = []
         for folder in sorted(self._root.glob("*/*/*")):
+            if not folder.name.isdecimal() or not folder.is_dir():
+                continue
             found_id = ContainerId(folder.parts[-3], folder.parts[-2], int(folder.name))
             container = self._adopt(found_id, folder)
             if container is not None:
@@ -244,16 +263,37 @@ class ProcessRuntime:
             return None  # never came to life
         if _is_shim(pid, folder):
             # The command may have ended; then the shim waits for us to take its output.
-            stored = load_json((folder / "env.json").read_bytes())
-            running = _Running(id, folder, pid, started_at, env=stored["env"], cwd=stored["cwd"])
-            self._open_pipes(running, Path((folder / "log").read_text()))
+            try:
+                running, log_path = self._read_record(id, folder, pid, started_at)
+                self._open_pipes(running, log_path)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                log.error("container %s: its files are damaged (%s); it is ended", id, error)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+                write_private(folder / "exit", str(_KILLED))
+                return FoundContainer(id, started_at, _KILLED, time.time())
             self._watch(running)
             return FoundContainer(id, started_at, None)
         code = _read_exit(folder)
         if code is None:
             code = _KILLED
-            (folder / "exit").write_text(str(code))
+            write_private(folder / "exit", str(code))
         return FoundContainer(id, started_at, code, (folder / "exit").stat().st_mtime)
+
+    def _read_record(
+        self, id: ContainerId, folder: Path, pid: int, started_at: float
+    ) -> tuple[_Running, Path]:
+        """Read what the last agent wrote down of a container; raises when that is damaged."""
+        stored = load_json((folder / _RECORD).read_bytes())
+        log_path = Path((folder / "log").read_text())
+        if not log_path.is_relative_to(self._logs) or ".." in log_path.parts:
+            raise ValueError(f"log {log_path} is not below {self._logs}")
+        prefix: Sequence[str] | None = None
+        if "uid" in stored:
+            prefix = exec_prefix(Credentials.from_json(stored), self._own, folder / _RECORD)
+        env = [str(variable) for variable in stored["env"] if "=" in variable]
+        running = _Running(id, folder, pid, started_at, env=env, cwd=str(stored["cwd"]), prefix=prefix)
+        return running, log_path
 
     # --- stopping ---------------------------------------------------------------
 
@@ -296,10 +336,18 @@ class ProcessRuntime:
         running = self._running.get(id)
         if running is None:
             raise StartError("NotRunning", f"container {id.name} is not running")
+        if running.prefix is None:
+            raise StartError(
+                "ExecError",
+                f"container {id.name} was started by an older agent, which did not write down as whom it runs; "
+                "restart the pod to run commands in it",
+            )
         try:
             return await asyncio.create_subprocess_exec(
+                *running.prefix,
                 *self._exec_line(running, command),
-                env=dict(variable.split("=", 1) for variable in running.env),
+                env=_first_environment(running.env, running.prefix),
+                umask=0o022,
                 cwd=running.cwd,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -325,6 +373,13 @@ class ProcessRuntime:
             os.close(running.pidfd)
             self._close_pipes(running)
         self._running.clear()
+
+
+def _first_environment(env: Sequence[str], prefix: Sequence[str]) -> dict[str, str]:
+    """Return the environment to start with: the container's, unless something runs before its command."""
+    if prefix:
+        return {"PATH": os.defpath}
+    return dict(variable.split("=", 1) for variable in env)
 
 
 def _read_exit(folder: Path) -> int | None:

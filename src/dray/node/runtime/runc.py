@@ -27,7 +27,9 @@ import msgspec
 
 from dray.api.quantity import parse_quantity
 from dray.node.cdi import apply_edits, merge_env
+from dray.node.private_files import write_private
 from dray.node.runtime.contract import Launch, OnExit, StartError
+from dray.node.runtime.credentials import Credentials, credentials_of
 from dray.node.runtime.images import Image, ImageStore
 from dray.node.runtime.process import ProcessRuntime, _Running
 
@@ -60,7 +62,7 @@ class RuncRuntime(ProcessRuntime):
         """Make the bundle and return the line that runs it."""
         image = await asyncio.to_thread(self._images.find, launch.container.image)
         config = apply_edits(oci_config(launch, image), launch.edits)
-        (folder / "config.json").write_bytes(msgspec.json.encode(config))
+        write_private(folder / "config.json", msgspec.json.encode(config).decode())
         # A life that was cut short may have left a container of this name.
         await self._runc("delete", "--force", str(launch.id))
         line = [*self._base(), "run", "--bundle", str(folder), str(launch.id)]
@@ -68,6 +70,9 @@ class RuncRuntime(ProcessRuntime):
 
     def _make_groups(self, launch: Launch) -> list[str]:
         return []  # runc makes them, from the config
+
+    def _credentials(self, launch: Launch) -> Credentials:
+        return self._own  # of runc itself; those of the container are in its config, for `runc exec` too
 
     def _base(self) -> list[str]:
         return [self._program, "--root", str(self._state)]
@@ -100,9 +105,8 @@ class RuncRuntime(ProcessRuntime):
 
 def oci_config(launch: Launch, image: Image) -> dict[str, Any]:
     """Return the OCI runtime spec of a container, before CDI."""
-    own, pods = launch.container.security_context, launch.pod.spec.security_context
-    user = next((c.run_as_user for c in (own, pods) if c is not None and c.run_as_user is not None), 0)
-    group = next((c.run_as_group for c in (own, pods) if c is not None and c.run_as_group is not None), 0)
+    # Inside a container a group that nobody names is root's, as in Kubernetes.
+    asked = credentials_of(launch.pod, launch.container, Credentials(0, 0), lambda _: 0)
     command = list(launch.command) or list(image.command)
     if not command:
         raise StartError(
@@ -114,7 +118,7 @@ def oci_config(launch: Launch, image: Image) -> dict[str, Any]:
         "ociVersion": "1.2.0",
         "process": {
             "terminal": False,
-            "user": {"uid": user, "gid": group},
+            "user": {"uid": asked.uid, "gid": asked.gid, "additionalGids": sorted(asked.groups)},
             "args": command,
             "env": merge_env([_DEFAULT_PATH, *image.env], launch.env),
             "cwd": launch.container.working_dir or image.working_dir or "/",
