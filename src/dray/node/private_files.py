@@ -37,7 +37,7 @@ def make_private_folder(path: Path) -> Path:
 def write_private(path: Path, text: str) -> None:
     """Write a file that only the agent's user can read, also when one was there before."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, PRIVATE_FILE)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         os.fchmod(file.fileno(), PRIVATE_FILE)
         file.write(text)
 

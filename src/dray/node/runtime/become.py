@@ -1,33 +1,50 @@
 """Give up rights and become a command: a script, run as `python -I -S become.py RECORD COMMAND [ARGUMENT ...]`.
 
-RECORD is JSON: uid, gid, groups, noNewPrivileges, env (a list of NAME=value). The
-order matters: groups first and the user last, since only root may change the others.
+RECORD is a file of fields that end with NUL: the user, the group, the supplementary groups
+separated by commas, 1 for "no new privileges" (else 0), then the environment, NAME=value. The
+order of giving up matters: groups first and the user last, since only root may change the others.
 Exit codes are the shell's: 127 for a command that does not exist, 126 for one that cannot be run.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
 
 _PR_SET_NO_NEW_PRIVS = 38
 
 
-def become(record: dict[str, Any], command: list[str]) -> None:
+def become(fields: list[str], command: list[str]) -> None:
     """Change credentials, then replace this process; returns only by an exception."""
-    uid, gid, groups = record["uid"], record["gid"], record["groups"]
-    lock = _load_lock() if record["noNewPrivileges"] else None
+    uid, gid = int(fields[0]), int(fields[1])
+    groups = [int(group) for group in fields[2].split(",") if group]
+    lock = _load_lock() if fields[3] == "1" else None
     if set(os.getgroups()) - {os.getegid()} != set(groups):
         os.setgroups(groups)
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     if lock is not None and lock() != 0:
         raise PermissionError(1, "cannot set no_new_privs")
-    env = dict(variable.split("=", 1) for variable in record["env"])
-    os.execvpe(command[0], command, env)  # noqa: S606 (the container's command is what this is for)
+    env = dict(variable.split("=", 1) for variable in fields[4:])
+    _execute(command, env)
+
+
+def _execute(command: list[str], env: dict[str, str]) -> None:
+    """Find the command in the container's PATH, as the user who runs it sees the files.
+
+    `os.execvpe` would do, but imports modules of Python itself, which that user may not read.
+    """
+    name, denied = command[0], None
+    folders = [""] if "/" in name else [f"{folder or '.'}/" for folder in env.get("PATH", "/bin").split(":")]
+    for folder in folders:
+        try:
+            os.execve(folder + name, command, env)  # noqa: S606 (the container's command is what this is for)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            denied = error
+    raise denied or FileNotFoundError(2, "No such file or directory")
 
 
 def _load_lock() -> Callable[[], int]:
@@ -41,9 +58,9 @@ def _load_lock() -> Callable[[], int]:
 def main(words: list[str]) -> int:
     """Do it, and say why not."""
     try:
-        with open(words[0], encoding="utf-8") as file:
-            record = json.load(file)
-        become(record, words[1:])
+        with open(words[0], encoding="utf-8", errors="surrogateescape", newline="") as file:
+            fields = file.read().split("\0")
+        become(fields[:-1], words[1:])
     except FileNotFoundError as error:
         print(f"cannot run {words[1]!r}: {error.strerror}", file=sys.stderr)
         return 127

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import pwd
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,13 @@ def credentials_of(
         )
     # A user who is not root cannot give up groups.
     return Credentials(uid, gid, own.groups, is_locked)
+
+
+def become_record(wanted: Credentials, env: Iterable[str]) -> str:
+    """Return what `become.py` reads: credentials and environment, each field ended with NUL."""
+    groups = ",".join(map(str, sorted(wanted.groups)))
+    fields = (str(wanted.uid), str(wanted.gid), groups, str(int(wanted.no_new_privileges)), *env)
+    return "".join(f"{field}\0" for field in fields)
 
 
 def exec_prefix(wanted: Credentials, own: Credentials, record: Path) -> Sequence[str]:

@@ -37,7 +37,13 @@ from dray.node.cdi import merge_env
 from dray.node.logs import LogFile, LogPump
 from dray.node.private_files import give_volume, make_private_folder, write_private
 from dray.node.runtime.contract import ContainerId, ExecResult, FoundContainer, Launch, OnExit, StartError
-from dray.node.runtime.credentials import Credentials, credentials_of, exec_prefix, own_credentials
+from dray.node.runtime.credentials import (
+    Credentials,
+    become_record,
+    credentials_of,
+    exec_prefix,
+    own_credentials,
+)
 from dray.node.runtime.limits import Limits
 
 log = logging.getLogger("dray.node")
@@ -64,6 +70,7 @@ read -r _ <&6
 kill -KILL 0
 """
 _RECORD = "env.json"  # environment, directory and credentials of a container
+_BECOME = "become"  # the same for the script that starts commands as somebody else
 _PIPES = ("stdout", "stderr", "done", "taken")
 _PAUSE = "pause"  # images of this name do nothing, for ever
 _KILLED = 137
@@ -114,7 +121,9 @@ class ProcessRuntime:
         write_private(folder / "log", str(launch.log_path))
         write_private(folder / _RECORD, json.dumps({"env": list(env), "cwd": cwd, **credentials.to_json()}))
         groups = self._make_groups(launch)
-        prefix = exec_prefix(credentials, self._own, folder / _RECORD)
+        prefix = exec_prefix(credentials, self._own, folder / _BECOME)
+        if prefix:
+            write_private(folder / _BECOME, become_record(credentials, env))
         if credentials.uid != self._own.uid:
             # The folder stays closed to that user, but a program may open its own /dev/stdout again.
             for name in ("stdout", "stderr"):
@@ -290,7 +299,7 @@ class ProcessRuntime:
             raise ValueError(f"log {log_path} is not below {self._logs}")
         prefix: Sequence[str] | None = None
         if "uid" in stored:
-            prefix = exec_prefix(Credentials.from_json(stored), self._own, folder / _RECORD)
+            prefix = exec_prefix(Credentials.from_json(stored), self._own, folder / _BECOME)
         env = [str(variable) for variable in stored["env"] if "=" in variable]
         running = _Running(id, folder, pid, started_at, env=env, cwd=str(stored["cwd"]), prefix=prefix)
         return running, log_path
