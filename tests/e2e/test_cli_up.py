@@ -167,6 +167,24 @@ def test_ctrl_c_deletes_the_pod_and_the_claim(up):
     up.eventually(up.has_no_claims)
 
 
+def test_a_server_that_died_comes_back_where_everybody_looks_for_it(up):
+    def server_of(status):
+        return status["parts"]["server"]
+
+    before = up.data_of("status")
+    address = (up.data / "admin.kubeconfig").read_text()
+    os.kill(server_of(before)["pid"], signal.SIGKILL)
+
+    def is_back():
+        code, out, _ = up.dray("status", "-o", "json")
+        return code == 0 and server_of(json.loads(out))["pid"] != server_of(before)["pid"]
+
+    up.eventually(is_back)
+    assert (up.data / "admin.kubeconfig").read_text() == address
+    up.eventually(lambda: up.dray("run", "--device", "gpu.nvidia.com", "--", "true")[0] == 0)
+    up.eventually(up.has_no_claims)
+
+
 def test_a_detached_command_goes_on_and_is_seen_by_the_other_commands(up):
     code, out, _ = up.dray(
         "run", "--detach", "--name", "hog", "--device", "gpu.nvidia.com", "--count", "8", "--", "sleep", "600"

@@ -22,14 +22,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask it to stop and wait."""
-    from dray.sim.system import ask_to_stop, is_alive, read_state
+    from dray.sim.running_system import ask_to_stop, is_running, read_state, why_not_read
 
     data = current_data(args.data)
     state = read_state(data)
     if state is None or not ask_to_stop(state):
-        return fail("down", CommandError(f"no system runs in {data}", "`dray up` starts one", code=1))
+        hint = why_not_read(data) or "`dray up` starts one"
+        return fail("down", CommandError(f"no system runs in {data}", hint, code=1))
     deadline = time.monotonic() + args.timeout
-    while is_alive(state["pid"]):
+    while is_running(state):
         if time.monotonic() > deadline:
             return fail(
                 "down",

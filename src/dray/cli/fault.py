@@ -73,10 +73,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _running(data: Path) -> Path:
-    from dray.sim.system import is_alive, read_state
+    from dray.sim.running_system import is_running, read_state
 
     state = read_state(data)
-    if state is None or not is_alive(state.get("pid")):
+    if state is None or not is_running(state):
         raise CommandError(
             f"no system runs in {data}", "`dray up --sim dgx-h100` starts one; --data names its folder"
         )

@@ -291,4 +291,7 @@ def _explain(problem: OSError, args: argparse.Namespace) -> str:
         return f"{args.bind_address} is no address of this machine; choose another with --bind-address"
     if problem.errno == errno.EACCES:
         return f"not permitted: {problem.filename or args.secure_port}; choose another --data directory or a port above 1023"
+    if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EROFS, errno.ENOSPC):
+        where = problem.filename or args.data
+        return f"cannot keep anything in {where}: {problem.strerror}; choose another --data directory"
     return str(problem)

@@ -93,7 +93,7 @@ def connect(kubeconfig: str | None, context: str | None = None) -> Client:
         and not Path("~/.kube/config").expanduser().exists()
     ):
         from dray.cli.up import current_data
-        from dray.sim.system import read_state
+        from dray.sim.running_system import read_state
 
         state = read_state(current_data(None))
         kubeconfig = str(state["kubeconfig"]) if state is not None else None

@@ -21,13 +21,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Report; exit code 1 when nothing runs or a part is down."""
-    from dray.sim.system import is_alive, read_state
+    from dray.sim.running_system import is_running, read_state, why_not_read
 
     data = current_data(args.data)
     state = read_state(data)
-    if state is None or not is_alive(state.get("pid")):
-        return fail("status", CommandError(f"no system runs in {data}", "`dray up` starts one", code=1))
-    parts = {name: {**part, "running": is_alive(part["pid"])} for name, part in state["parts"].items()}
+    if state is None or not is_running(state):
+        hint = why_not_read(data) or "`dray up` starts one"
+        return fail("status", CommandError(f"no system runs in {data}", hint, code=1))
+    parts = {name: {**part, "running": is_running(part)} for name, part in state["parts"].items()}
     cluster = asyncio.run(_look(state["kubeconfig"]))
     report = {"data": state["data"], "kubeconfig": state["kubeconfig"], "parts": parts, "cluster": cluster}
     if args.output != "table":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import shutil
@@ -17,7 +16,8 @@ from pathlib import Path
 
 from dray.cli.output import CommandError, fail, say
 from dray.cli.whatif import parse_nodes
-from dray.sim.system import Plan, System, SystemFailure, is_alive, read_state
+from dray.sim.running_system import forget, is_running, read_state, remember, remembered
+from dray.sim.system import Plan, System, SystemFailure
 
 DEFAULT_DATA = Path("~/.local/share/dray").expanduser()
 
@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
 async def _up(args: argparse.Namespace) -> int:
     simulated = parse_nodes(args.sim)
     temporary = args.data is None
-    data = Path(tempfile.mkdtemp(prefix="dray-")) if temporary else args.data.expanduser().absolute()
+    data = Path(tempfile.mkdtemp(prefix="dray-")) if temporary else _usable(args.data.expanduser().absolute())
     running = read_state(data)
-    if running is not None and is_alive(running.get("pid")):
+    if running is not None and is_running(running):
         raise CommandError(
             f"a system already runs in {data} (process {running['pid']})", "`dray down` stops it"
         )
@@ -95,7 +95,7 @@ async def _up(args: argparse.Namespace) -> int:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            _remember(data)
+            remember(data)
             _greet(system, time.monotonic() - began)
             await stop.wait()
         else:
@@ -108,7 +108,7 @@ async def _up(args: argparse.Namespace) -> int:
             say("")
         say("stopping ...")
         await system.stop()
-        _forget(data)
+        forget(data)
         if temporary and not os.environ.get("DRAY_KEEP"):
             shutil.rmtree(data, ignore_errors=True)
         say("stopped")
@@ -130,27 +130,21 @@ def _greet(system: System, seconds: float) -> None:
     print("Ctrl-C stops everything.", flush=True)
 
 
-def marker() -> Path:
-    """Return the file that remembers where the latest system runs."""
-    return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"dray-{os.getuid()}.current"
-
-
-def _remember(data: Path) -> None:
-    with contextlib.suppress(OSError):
-        marker().write_text(str(data))
-
-
-def _forget(data: Path) -> None:
-    with contextlib.suppress(OSError):
-        if marker().read_text() == str(data):
-            marker().unlink()
-
-
 def current_data(given: Path | None) -> Path:
     """Return the folder of the system that is meant: the given one, else the latest started."""
     if given is not None:
         return given.expanduser().absolute()
+    return remembered() or DEFAULT_DATA
+
+
+def _usable(data: Path) -> Path:
+    """Return the data folder, made if need be; raises CommandError when nothing can be kept there."""
     try:
-        return Path(marker().read_text())
-    except OSError:
-        return DEFAULT_DATA
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=data):
+            return data
+    except OSError as error:
+        raise CommandError(
+            f"cannot keep anything in {data}: {error.strerror or error}",
+            "name another folder with --data; it is made if it is not there",
+        ) from error

@@ -4,8 +4,9 @@
 
 Each part is a process of its own, started with the same commands that an operator
 would type, so that a crash of one is a crash of one: it is restarted with backoff
-while the others go on. What is running is written to `<data>/system.json`, by which
-`dray status` and `dray down` find it.
+while the others go on, with the same command and, for the server, on the same port. What is
+running is written to `<data>/system.json`, by which `dray status` and `dray down` find it
+(`running_system`). Logs of the parts are kept small (`log_files`).
 """
 
 from __future__ import annotations
@@ -13,29 +14,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
 import logging
 import os
-import signal
+import re
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dray.api.parsing import ParseError, load_json, load_yaml
+from dray.api.parsing import load_yaml
 from dray.client import AlreadyExists, Client
 from dray.client.resources import DEVICE_CLASSES, SERVICE_ACCOUNTS, Resource
 from dray.drivers.hardware import Profile, device_classes
 from dray.drivers.shipped import SHIPPED
+from dray.sim.log_files import LOOK_EVERY, rotate
+from dray.sim.private_files import make_private, temporary_folder
+from dray.sim.running_system import STATE_FILE, process_entry, write_state
 
 log = logging.getLogger("dray.sim")
 
-STATE_FILE = "system.json"
 READY_SECONDS = 90.0  # a loaded machine is slow, not broken; a part that ends is noticed at once
 STOP_SECONDS = 10.0
 LONGEST_PAUSE = 30.0
@@ -94,6 +97,7 @@ class Part:
     ready_word: str  # the line on stdout that says it is up
     process: asyncio.subprocess.Process | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    was_ready: bool = False  # it has worked before, so it is started again when it ends
     restarts: int = 0
 
 
@@ -104,6 +108,7 @@ class System:
         self.plan = plan
         self.parts: list[Part] = []
         self._watchers: list[asyncio.Task[None]] = []
+        self._rotator: asyncio.Task[None] | None = None
         self._stopping = False
         self.dashboard_url = ""  # with a token behind the #, known once started
 
@@ -112,8 +117,9 @@ class System:
     async def start(self) -> None:
         """Start everything; returns when all parts said that they are ready."""
         plan = self.plan
-        plan.data.mkdir(parents=True, exist_ok=True)
-        (plan.data / "logs").mkdir(exist_ok=True)
+        plan.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (plan.data / "logs").mkdir(mode=0o700, exist_ok=True)
+        self._rotator = asyncio.create_task(self._rotate_logs())
         command = [
             "server",
             "--data",
@@ -195,12 +201,15 @@ class System:
         started = time.monotonic()
         with part.log_path.open("ab") as log_file:
             async for line in process.stdout:
-                log_file.write(line)
-                log_file.flush()
+                with contextlib.suppress(OSError):  # a full disk must not end the watching
+                    log_file.write(line)
+                    log_file.flush()
                 if part.ready_word in line.decode("utf-8", "replace"):
+                    keep_port(part.command, line.decode("utf-8", "replace"))
                     part.ready.set()
+                    part.was_ready = True
         code = await process.wait()
-        if self._stopping or not part.ready.is_set():
+        if self._stopping or not part.was_ready:
             return
         pause = min(LONGEST_PAUSE, 0.2 * 2.0**part.restarts)
         part.restarts = 0 if time.monotonic() - started > 60 else part.restarts + 1
@@ -211,6 +220,13 @@ class System:
         if not self._stopping:
             await self._launch(part)
             self._write_state()
+
+    async def _rotate_logs(self) -> None:
+        """Keep the logs of the parts bounded, for as long as the system runs."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            for part in self.parts:
+                await asyncio.to_thread(rotate, part.log_path)
 
     async def _wait_ready(self, part: Part) -> None:
         assert part.process is not None
@@ -342,6 +358,8 @@ class System:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
+        if self._rotator is not None:
+            self._watchers.append(self._rotator)
         for watcher in self._watchers:
             watcher.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
@@ -361,36 +379,58 @@ class System:
             link.unlink(missing_ok=True)
 
     def _write_state(self) -> None:
+        parts = {
+            part.name: {**process_entry(part.process.pid if part.process else 0), "log": str(part.log_path)}
+            for part in self.parts
+        }
         state = {
-            "pid": os.getpid(),
+            **process_entry(os.getpid()),
             "data": str(self.plan.data),
             "kubeconfig": str(self.plan.kubeconfig),
-            "parts": {
-                part.name: {"pid": part.process.pid if part.process else None, "log": str(part.log_path)}
-                for part in self.parts
-            },
+            "parts": parts,
         }
-        temporary = self.plan.data / f"{STATE_FILE}.new"
-        temporary.write_text(json.dumps(state, indent=1))
-        temporary.replace(self.plan.data / STATE_FILE)
+        write_state(self.plan.data, state)
+
+
+def keep_port(command: list[str], ready_line: str) -> None:
+    """Write the port that a server chose into the command by which it is started again.
+
+    Everybody has its address by then: on another port nobody would find it.
+
+    >>> command = ["dray", "server", "--secure-port", "0"]
+    >>> keep_port(command, "dray server ready at https://127.0.0.1:40123 (kubeconfig x)")
+    >>> command[-1]
+    '40123'
+    """
+    found = re.search(r"ready at https://\S*:(\d+)", ready_line)
+    if found is not None and "--secure-port" in command:
+        command[command.index("--secure-port") + 1] = found[1]
 
 
 def short_path(folder: Path) -> Path:
     """Return a short name for a folder whose own name leaves no room for the sockets inside.
 
-    The path of a Unix socket may have 107 bytes, and drivers have long names. A link in
-    the temporary folder is as good as the folder itself.
+    The path of a Unix socket may have 107 bytes, and drivers have long names. A link is as
+    good as the folder itself, in a folder where nobody else can put another in its place.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if len(str(folder)) <= LONGEST_FOLDER:
         return folder
     digest = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
-    link = Path(tempfile.gettempdir()) / f"dray-{os.getuid()}-{digest}"
+    link = _folder_of_links() / digest
     if link.is_symlink() and link.readlink() != folder:
         link.unlink()
     if not link.is_symlink():
         link.symlink_to(folder)
     return link
+
+
+@cache  # both ends of a link must be found again
+def _folder_of_links() -> Path:
+    try:
+        return make_private(temporary_folder())
+    except OSError:  # somebody else took the name
+        return Path(tempfile.mkdtemp(prefix="d-"))
 
 
 def last_words(path: Path) -> str:
@@ -400,36 +440,6 @@ def last_words(path: Path) -> str:
     except OSError:
         return f"no log at {path}"
     return lines[-1] if lines else f"its log {path} is empty"
-
-
-def read_state(data: Path) -> dict[str, Any] | None:
-    """Return the state file of a running system, or None."""
-    try:
-        state: dict[str, Any] = load_json((data / STATE_FILE).read_bytes())
-    except (OSError, ParseError):
-        return None
-    return state
-
-
-def is_alive(pid: int | None) -> bool:
-    """Say whether a process exists."""
-    if not pid:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def ask_to_stop(state: dict[str, Any]) -> bool:
-    """Ask a running system to stop; False when it is not running."""
-    if not is_alive(state.get("pid")):
-        return False
-    os.kill(int(state["pid"]), signal.SIGTERM)
-    return True
 
 
 assert set(DRIVER_NAMES) == set(SHIPPED), "every shipped driver has its API name"
