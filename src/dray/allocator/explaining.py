@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dray.allocator.answers import DeviceId, Reason, RequestReasons
 from dray.allocator.ledger import Ledger
 from dray.allocator.parts import OPTIONAL_OPERATIONS, WishPart, tolerates
-from dray.allocator.pools import NodeView, PoolView, admits_groups
+from dray.allocator.pools import NodeView, PoolView
 from dray.allocator.relaxing import FREE, TOLERATE, Change, helpful_changes
 from dray.allocator.requests import Wish
 from dray.allocator.verdicts import Asked
@@ -201,19 +201,8 @@ class _Witness:
         part = self._asked.part(pool)
         if not part.consumers >> bit & 1 or (part.shared & pool.shared) >> bit & 1:
             return None
-        left, groups = pool.available()
-        for consumption in pool.devices[bit].consumes:
-            name_of_set = consumption.counter_set
-            if self._question.gates.groups and not admits_groups(groups.get(name_of_set), consumption.groups):
-                return "groups", f"counter set {name_of_set} is used by devices of other groups", ""
-            for name, nanos in consumption.counters:
-                if left[name_of_set][name] < nanos:
-                    return "counters", f"too little of {name_of_set}/{name} is left", ""
-        for name_of_set, counters in left.items():
-            for name, nanos in counters.items():
-                if nanos < 0:
-                    return "counters", f"{name_of_set}/{name} is overdrawn", ""
-        return None
+        found = pool.shortage(bit, with_groups=self._question.gates.groups)
+        return None if found is None else (*found, "")
 
     def _constraint(self, wish: Wish, pool: PoolView, bit: int) -> Obstacle | None:
         values = self._asked.part(pool).values

@@ -183,6 +183,28 @@ class PoolView:
             found = self._available = (left, groups)
         return found
 
+    def shortage(self, bit: int, *, with_groups: bool) -> tuple[str, str] | None:
+        """Return what keeps a device from being taken as well: ("counters" or "groups", in words); None: nothing.
+
+        Only devices that draw from counters can lack something; whether the device itself is in use
+        is another question.
+        """
+        if not self.devices[bit].consumes:
+            return None
+        left, groups = self.available()
+        for consumption in self.devices[bit].consumes:
+            name_of_set = consumption.counter_set
+            if with_groups and not admits_groups(groups.get(name_of_set), consumption.groups):
+                return "groups", f"counter set {name_of_set} is used by devices of other groups"
+            for name, nanos in consumption.counters:
+                if left[name_of_set][name] < nanos:
+                    return "counters", f"too little of {name_of_set}/{name} is left"
+        for name_of_set, counters in left.items():
+            for name, nanos in counters.items():
+                if nanos < 0:
+                    return "counters", f"{name_of_set}/{name} is overdrawn"
+        return None
+
     def _devices_in_use(self, uses: dict[str, DeviceUse]) -> Iterable[DeviceFacts]:
         """Yield the devices in use that draw from the pool's counters, on whatever node they are."""
         for name in uses:

@@ -12,7 +12,6 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,16 +30,13 @@ from dray.cel import (
     explain_false,
     key_hint,
 )
-from dray.cli.output import CommandError
+from dray.cli.output import CommandError, read_stdin, stdin_lines
 from dray.cli.sources import add_source_flags, load_source
+from dray.client.files import bounded_lines, open_file, read_file
 
 _CONSUMABLE, _LISTS = "DRAConsumableCapacity", "DRAListTypeAttributes"
 _GATE_PAIRS = ((False, False), (True, False), (False, True), (True, True))
 _ENVIRONMENTS = ("NewExpressions", "StoredExpressions")
-
-
-class _BadInputError(Exception):
-    """The user gave something that cannot be used; the message says what to do."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -79,24 +75,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; 0: fine, 1: an expression is wrong or failed, 2: bad input."""
-    try:
-        if args.jsonl:
-            return _filter(args)
-        devices = [named for path in args.device for named in _load_devices(path, args.driver)]
-        if args.against or args.kubeconfig:
-            devices += _cluster_devices(args)
-        if args.expression is None:
-            if sys.stdin.isatty():
-                return _prompt(args, devices)
-            raise _BadInputError("no expression given; write: dray cel EXPRESSION [--device FILE]")
-        if args.files:
-            raise _BadInputError(
-                f"unexpected argument {args.files[0]!r}; devices are given with --device FILE"
-            )
-        return _evaluate(args.expression, args, devices)
-    except _BadInputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if args.jsonl:
+        return _filter(args)
+    devices = [named for path in args.device for named in _load_devices(path, args.driver)]
+    if args.against or args.kubeconfig:
+        devices += _cluster_devices(args)
+    if args.expression is None:
+        if sys.stdin.isatty():
+            return _prompt(args, devices)
+        raise CommandError("no expression given; write: dray cel EXPRESSION [--device FILE]")
+    if args.files:
+        raise CommandError(f"unexpected argument {args.files[0]!r}; devices are given with --device FILE")
+    return _evaluate(args.expression, args, devices)
 
 
 def _features(words: Iterable[str]) -> Features:
@@ -104,7 +94,7 @@ def _features(words: Iterable[str]) -> Features:
     for word in words:
         name = word.removeprefix("-")
         if name not in Features.everything():
-            raise _BadInputError(
+            raise CommandError(
                 f"unknown feature gate {name!r}; those that matter here: {_CONSUMABLE}, {_LISTS}"
             )
         features = features.switched(off=[name]) if word.startswith("-") else features.switched(on=[name])
@@ -116,12 +106,9 @@ def _features(words: Iterable[str]) -> Features:
 
 def _load_devices(path: str, driver: str) -> Iterator[tuple[str, DeviceInput]]:
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text()
-        documents = load_yaml_documents(text)
+        documents = load_yaml_documents(read_stdin() if path == "-" else read_file(path))
     except ParseError as error:
-        raise _BadInputError(f"{path} is neither YAML nor JSON: {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise _BadInputError(f"cannot read {path}: {error}") from None
+        raise CommandError(f"{path} is neither YAML nor JSON: {error}") from None
     for document in documents:
         yield from _devices_in(document, driver, path)
 
@@ -130,10 +117,7 @@ def _cluster_devices(args: argparse.Namespace) -> list[tuple[str, DeviceInput]]:
     """Return every device of a cluster, a snapshot or a hardware profile."""
     from dray.sim.inventory import Inventory
 
-    try:
-        inventory = Inventory(load_source(args))
-    except CommandError as error:
-        raise _BadInputError(f"{error}; {error.hint}" if error.hint else str(error)) from None
+    inventory = Inventory(load_source(args))
     return [
         (
             "/".join(key),
@@ -151,7 +135,7 @@ def _devices_in(document: Any, driver: str, path: str) -> Iterator[tuple[str, De
             yield from _devices_in(item, driver, path)
         return
     if not isinstance(document, dict):
-        raise _BadInputError(f"{path}: expected a ResourceSlice, a list of devices or a device")
+        raise CommandError(f"{path}: expected a ResourceSlice, a list of devices or a device")
     if isinstance(document.get("items"), list):
         yield from _devices_in(document["items"], driver, path)
         return
@@ -185,9 +169,9 @@ def _device(fields: dict[str, Any], driver: str, where: str) -> DeviceInput:
             driver, attributes, capacity, pick("allowMultipleAllocations", "AllowMultipleAllocations")
         )
     except (msgspec.ValidationError, AttributeError) as error:
-        raise _BadInputError(f"{where}: {error}") from None
+        raise CommandError(f"{where}: {error}") from None
     except QuantityError as error:
-        raise _BadInputError(f"{where}: bad capacity: {error}") from None
+        raise CommandError(f"{where}: bad capacity: {error}") from None
 
 
 # --- one expression -----------------------------------------------------------------------------
@@ -313,13 +297,11 @@ def _filter(args: argparse.Namespace) -> int:
     # With --jsonl the first positional argument is a file, too.
     paths = [path for path in (args.expression, *args.files) if path is not None]
     for path in paths or ["-"]:
-        try:
-            with contextlib.nullcontext(sys.stdin) if path == "-" else Path(path).open() as stream:
-                for number, line in enumerate(stream, 1):
-                    if line.strip():
-                        print(json.dumps(_answer_case(line, f"{path}:{number}")), flush=True)
-        except (OSError, UnicodeDecodeError) as error:
-            raise _BadInputError(f"cannot read {path}: {error}") from None
+        with contextlib.nullcontext() if path == "-" else open_file(path) as stream:
+            lines = stdin_lines() if stream is None else bounded_lines(stream, path)
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    print(json.dumps(_answer_case(line, f"{path}:{number}")), flush=True)
     return 0
 
 
@@ -327,9 +309,9 @@ def _answer_case(line: str, where: str) -> dict[str, Any]:
     try:
         case = load_json(line)
     except ValueError as error:
-        raise _BadInputError(f"{where}: not JSON: {error}") from None
+        raise CommandError(f"{where}: not JSON: {error}") from None
     if not isinstance(case, dict) or not isinstance(case.get("Expression"), str):
-        raise _BadInputError(f"{where}: expected an object with the string field Expression")
+        raise CommandError(f"{where}: expected an object with the string field Expression")
     device = _device(case, str(case.get("Driver") or ""), where)
     wanted = case.get("Runs")
     if not isinstance(wanted, list) or not wanted:
@@ -344,13 +326,11 @@ def _answer_case(line: str, where: str) -> dict[str, Any]:
 
 def _run_case(expression: str, device: DeviceInput, gates: Any, where: str) -> dict[str, Any]:
     if not isinstance(gates, dict):
-        raise _BadInputError(f"{where}: each of Runs must be an object")
+        raise CommandError(f"{where}: each of Runs must be an object")
     consumable, lists = bool(gates.get("ConsumableCapacity")), bool(gates.get("ListTypeAttributes"))
     environment = str(gates.get("EnvType") or "NewExpressions")
     if environment not in _ENVIRONMENTS:
-        raise _BadInputError(
-            f"{where}: EnvType must be one of {', '.join(_ENVIRONMENTS)}, not {environment!r}"
-        )
+        raise CommandError(f"{where}: EnvType must be one of {', '.join(_ENVIRONMENTS)}, not {environment!r}")
     features = Features([name for name, on in ((_CONSUMABLE, consumable), (_LISTS, lists)) if on])
     answer: dict[str, Any] = {
         "ActualCost": None,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import sys
 from pathlib import Path
 
 from dray.api.features import KNOWN_GATES, Features
-from dray.cli.output import CommandError, add_output_flag, emit, fail, plural, say
+from dray.cli.output import CommandError, add_output_flag, emit, plural, read_stdin, say
 from dray.cli.sources import add_source_flags, load_source
+from dray.client.files import read_file
 
 _ENDINGS = (".yaml", ".yml", ".json")
 
@@ -50,20 +50,15 @@ def run(args: argparse.Namespace) -> int:
         for code, meaning in CODES.items():
             print(f"{code:18} {meaning}")
         return 0
-    try:
-        if not args.files:
-            raise CommandError("nothing to check", "give manifests, a folder, or - for standard input")
-        for code in args.ignore:
-            if code not in CODES:
-                raise CommandError(f"there is no code {code!r}", "`dray check --codes` lists them")
-        files = read_files(args.files)
-        features = parse_gates(args.feature_gates)
-        cluster = load_source(args) if args.against or args.kubeconfig else None
-        report = lint(
-            files, against=cluster, features=features, namespace=args.namespace, ignored=args.ignore
-        )
-    except CommandError as error:
-        return fail("check", error)
+    if not args.files:
+        raise CommandError("nothing to check", "give manifests, a folder, or - for standard input")
+    for code in args.ignore:
+        if code not in CODES:
+            raise CommandError(f"there is no code {code!r}", "`dray check --codes` lists them")
+    files = read_files(args.files)
+    features = parse_gates(args.feature_gates)
+    cluster = load_source(args) if args.against or args.kubeconfig else None
+    report = lint(files, against=cluster, features=features, namespace=args.namespace, ignored=args.ignore)
     counts = report.counts()
     if args.output == "table":
         for finding in report.findings:
@@ -87,7 +82,7 @@ def read_files(names: list[str]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for name in names:
         if name == "-":
-            files["<stdin>"] = sys.stdin.buffer.read()
+            files["<stdin>"] = read_stdin()
             continue
         path = Path(name)
         found = (
@@ -97,7 +92,7 @@ def read_files(names: list[str]) -> dict[str, bytes]:
             raise CommandError(f"{name} has no manifests", f"files must end in {', '.join(_ENDINGS)}")
         for file in found:
             try:
-                files[str(file)] = file.read_bytes()
+                files[str(file)] = read_file(file)
             except OSError as error:
                 raise CommandError(
                     f"{file}: {error.strerror}", "give manifests, a folder, or - for standard input"

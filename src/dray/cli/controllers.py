@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import uuid
 from collections.abc import Awaitable, Callable
 
@@ -20,7 +19,7 @@ from dray.client import Client, ClientError, LeaderElection
 from dray.control.clocks import ServerClock
 from dray.control.nodes import NodeMonitoring
 from dray.control.reconciling import Caches, run_controllers
-from dray.control.suite import CONTROLLERS, UnknownController, chosen_controllers, make_controllers
+from dray.control.suite import CONTROLLERS, chosen_controllers, make_controllers
 
 _LONGEST = 86_400  # seconds
 
@@ -77,16 +76,9 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(
         level=logging.DEBUG if args.verbose else logging.INFO, format="%(levelname)s %(name)s %(message)s"
     )
-    try:
-        names = chosen_controllers(args.controllers.split(","))
-        gc.set_threshold(50_000, 20, 50)  # the caches are large, live long, and hold no garbage
-        uvloop.run(_serve(args, names))
-    except UnknownController as error:
-        print(f"dray controllers: {error}", file=sys.stderr)
-        return 2
-    except ClientError as error:
-        print(f"dray controllers: {error}", file=sys.stderr)
-        return 1
+    names = chosen_controllers(args.controllers.split(","))
+    gc.set_threshold(50_000, 20, 50)  # the caches are large, live long, and hold no garbage
+    uvloop.run(_serve(args, names))
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from dray.cli.check import read_files
-from dray.cli.output import CommandError, emit, fail, plural, say
+from dray.cli.output import CommandError, emit, plural, say
 from dray.cli.sources import add_source_flags, load_source
 
 
@@ -41,18 +41,15 @@ def run(args: argparse.Namespace) -> int:
     """Convert; exit code 0 when all was carried over, 1 when something was not, 2 for bad input."""
     from dray.sim.converting import convert_objects
 
-    try:
-        if not args.files:
-            raise CommandError("nothing to convert", "give manifests, a folder, or - for standard input")
-        objects = _objects(args.files)
-        known = None
-        if args.against or args.kubeconfig:
-            known = frozenset(found.metadata.name for found in load_source(args).classes)
-        conversion = convert_objects(
-            objects, mapped=_mapping(args.map), known_classes=known, with_classes=args.classes
-        )
-    except CommandError as error:
-        return fail("convert", error)
+    if not args.files:
+        raise CommandError("nothing to convert", "give manifests, a folder, or - for standard input")
+    objects = _objects(args.files)
+    known = None
+    if args.against or args.kubeconfig:
+        known = frozenset(found.metadata.name for found in load_source(args).classes)
+    conversion = convert_objects(
+        objects, mapped=_mapping(args.map), known_classes=known, with_classes=args.classes
+    )
     if args.output == "json":
         emit({"items": conversion.objects, "notes": conversion.notes, "lost": conversion.lost}, "json")
     else:

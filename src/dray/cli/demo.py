@@ -12,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from dray.cli.output import CommandError, emit, fail, say, use_colour
+from dray.cli.arguments import port
+from dray.cli.output import CommandError, emit, say, use_colour
 from dray.cli.whatif import parse_nodes
 from dray.client import Client
 from dray.sim.inventory import Inventory
@@ -29,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--no-wait", action="store_true", help="stop after the tour instead of leaving the cluster up"
     )
     parser.add_argument(
-        "--secure-port", type=int, default=0, metavar="N", help="port of the API (default: any free one)"
+        "--secure-port", type=port, default=0, metavar="N", help="port of the API (default: any free one)"
     )
     parser.add_argument("--svg", metavar="FILE", help="write the final picture here")
     parser.add_argument(
@@ -43,10 +44,7 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(
         level=logging.INFO if args.verbose else logging.ERROR, format="%(levelname)s %(message)s"
     )
-    try:
-        return asyncio.run(_demo(args))
-    except CommandError as error:
-        return fail("demo", error)
+    return asyncio.run(_demo(args))
 
 
 async def _demo(args: argparse.Namespace) -> int:

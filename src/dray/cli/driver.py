@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dray.cli.arguments import port, seconds
+
 if TYPE_CHECKING:
     from dray.driver import Settings
 
@@ -32,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     serve.add_argument("--profile", default="dgx-h100", help="for sim: which hardware (default: dgx-h100)")
     serve.add_argument("--faults", type=Path, metavar="FILE", help="for sim: file with faults to play")
-    serve.add_argument("--metrics-port", type=int, metavar="PORT")
+    serve.add_argument("--metrics-port", type=port, metavar="PORT")
 
     check = actions.add_parser("check", help="put any driver through its paces, as kubelet would")
     _common(check)
@@ -51,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     check.add_argument("--namespace", default="default")
     check.add_argument(
-        "--wait", type=float, default=30.0, metavar="SECONDS", help="patience for registration and slices"
+        "--wait", type=seconds(), default=30.0, metavar="SECONDS", help="patience for registration and slices"
     )
 
 
@@ -64,17 +66,11 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what the action says."""
-    from dray.driver import DriverError
-
-    try:
-        if args.action == "new":
-            return _new(args)
-        if args.action == "run":
-            return _run(args)
-        return asyncio.run(_check(args))
-    except DriverError as error:
-        print(f"dray driver: {error}", file=sys.stderr)
-        return 1
+    if args.action == "new":
+        return _new(args)
+    if args.action == "run":
+        return _run(args)
+    return asyncio.run(_check(args))
 
 
 def _new(args: argparse.Namespace) -> int:
@@ -121,7 +117,7 @@ def _run_simulated(args: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _check(args: argparse.Namespace) -> int:
-    from dray.client import Client, ClientError
+    from dray.client import Client
     from dray.driver.conformance import Kit
 
     process: asyncio.subprocess.Process | None = None
@@ -151,9 +147,6 @@ async def _check(args: argparse.Namespace) -> int:
                 kill=kill if args.command_line else None,
             )
             outcomes = await kit.run()
-    except ClientError as error:
-        print(f"dray driver: {error}", file=sys.stderr)
-        return 1
     finally:
         await kill()
     for outcome in outcomes:

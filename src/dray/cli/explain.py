@@ -10,7 +10,7 @@ from typing import Any
 from dray.allocator import AllocationError, Explanation
 from dray.api.core import Pod
 from dray.api.resource import ResourceClaim
-from dray.cli.output import CommandError, add_output_flag, emit, fail
+from dray.cli.output import CommandError, add_output_flag, emit
 from dray.cli.sources import add_source_flags, load_source
 from dray.client import key_of
 from dray.scheduler import NotReady, Placement, PodClaims, Unplaceable, shape_of
@@ -40,15 +40,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Explain; exit code 0 when it fits or is placed, 1 when it does not, 2 for bad input."""
+    snapshot = load_source(args, offline=bool(args.filename) and not args.kubeconfig)
     try:
-        snapshot = load_source(args, offline=bool(args.filename) and not args.kubeconfig)
-        try:
-            snapshot = snapshot.merged(load_snapshot([Path(name) for name in args.filename]))
-        except SnapshotError as error:
-            raise CommandError(str(error)) from error
-        story = explain(snapshot, args.what, f"{args.namespace}/{args.name}")
-    except CommandError as error:
-        return fail("explain", error)
+        snapshot = snapshot.merged(load_snapshot([Path(name) for name in args.filename]))
+    except SnapshotError as error:
+        raise CommandError(str(error)) from error
+    story = explain(snapshot, args.what, f"{args.namespace}/{args.name}")
     if args.output == "table":
         print("\n".join(story["lines"]))
     else:

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from dray.cli.output import CommandError, add_output_flag, emit, fail, say, table
+from dray.cli.arguments import seconds
+from dray.cli.output import CommandError, add_output_flag, emit, say, table
 from dray.cli.up import current_data
 
 KINDS = ("unhealthy", "unknown", "taint", "vanish", "slow", "fail", "clear")
@@ -39,7 +40,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--effect", choices=EFFECTS, default="NoExecute", help="taint: its effect (default: NoExecute)"
     )
-    parser.add_argument("--seconds", type=float, default=5.0, metavar="N", help="slow: how long (default: 5)")
+    parser.add_argument(
+        "--seconds", type=seconds(0, 3600), default=5.0, metavar="N", help="slow: how long (default: 5)"
+    )
     parser.add_argument("--driver", default="", help="the driver, where several have a device of this name")
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="folder of the system (default: the latest started)"
@@ -49,26 +52,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Change or list faults; exit code 2 for bad input."""
-    try:
-        data = _running(current_data(args.data))
-        if args.node is None:
-            return _list(data, args.output)
-        if args.device is None or args.kind is None:
-            raise CommandError(
-                f"what shall happen to {args.device or args.node}?",
-                f"dray fault {args.node} DEVICE {{{','.join(KINDS)}}}; `dray get devices {args.node}` lists devices",
-            )
-        folder = data / "nodes" / args.node
-        if not folder.is_dir():
-            known = sorted(path.name for path in (data / "nodes").glob("*") if path.is_dir())
-            near = difflib.get_close_matches(args.node, known, n=1)
-            raise CommandError(
-                f"there is no node {args.node!r} in {data}",
-                f"did you mean {near[0]}?" if near else f"nodes: {', '.join(known) or 'none'}",
-            )
-        _apply(args, data, folder)
-    except CommandError as error:
-        return fail("fault", error)
+    data = _running(current_data(args.data))
+    if args.node is None:
+        return _list(data, args.output)
+    if args.device is None or args.kind is None:
+        raise CommandError(
+            f"what shall happen to {args.device or args.node}?",
+            f"dray fault {args.node} DEVICE {{{','.join(KINDS)}}}; `dray get devices {args.node}` lists devices",
+        )
+    folder = data / "nodes" / args.node
+    if not folder.is_dir():
+        known = sorted(path.name for path in (data / "nodes").glob("*") if path.is_dir())
+        near = difflib.get_close_matches(args.node, known, n=1)
+        raise CommandError(
+            f"there is no node {args.node!r} in {data}",
+            f"did you mean {near[0]}?" if near else f"nodes: {', '.join(known) or 'none'}",
+        )
+    _apply(args, data, folder)
     return 0
 
 

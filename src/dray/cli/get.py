@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dray.api.quantity import parse_quantity
-from dray.cli.output import CommandError, add_output_flag, emit, fail, say, table
+from dray.cli.output import CommandError, add_output_flag, emit, say, table
 from dray.cli.sources import add_source_flags, load_source
 from dray.client import key_of
 from dray.sim.inventory import DeviceRow, Inventory, PoolRow
@@ -27,17 +27,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List."""
-    try:
-        inventory = Inventory(load_source(args))
-        shows: dict[str, Callable[[Inventory, argparse.Namespace], list[Any]]] = {
-            "devices": _devices,
-            "pools": _pools,
-            "claims": _claims,
-            "nodes": _nodes,
-        }
-        found = shows[args.what](inventory, args)
-    except CommandError as error:
-        return fail("get", error)
+    snapshot = load_source(args)
+    needed = {"claims": "resourceclaims", "nodes": "nodes"}.get(args.what, "resourceslices")
+    if needed in snapshot.forbidden and "only those of namespace" not in snapshot.forbidden[needed]:
+        raise CommandError(snapshot.forbidden[needed], "ask for the permission to list them", code=1)
+    inventory = Inventory(snapshot)
+    shows: dict[str, Callable[[Inventory, argparse.Namespace], list[Any]]] = {
+        "devices": _devices,
+        "pools": _pools,
+        "claims": _claims,
+        "nodes": _nodes,
+    }
+    found = shows[args.what](inventory, args)
     if not found and args.output not in ("json", "yaml"):
         say(f"no {args.what} found")
     return 0

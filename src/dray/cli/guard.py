@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import ssl
@@ -18,6 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from dray.cli.arguments import seconds
+from dray.cli.output import CommandError
 from dray.client import Client, ClientError, LeaderElection, NotFound
 from dray.client.resources import LEASES
 from dray.control.guarding import (
@@ -76,14 +79,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--settle",
-        type=float,
+        type=seconds(),
         default=5.0,
         metavar="SECONDS",
         help="time for all API servers to follow a new webhook configuration (default: 5)",
     )
     add(
         "--fence-after",
-        type=float,
+        type=seconds(),
         default=2.0,
         metavar="SECONDS",
         help="give up an admitted write that does not show up for so long (default: 2)",
@@ -114,16 +117,14 @@ def run(args: argparse.Namespace) -> int:
             options = GuardOptions(wanted, not args.no_register, args.settle, args.fence_after)
             return uvloop.run(_serve(args, options, listener, identity))
     except NotFound as error:
-        print(f"error: {error}", file=sys.stderr)
-        print(
-            "hint: a server with admission webhooks and resource.k8s.io/v1 is needed: Kubernetes 1.34 or newer;"
+        raise CommandError(
+            str(error),
+            "a server with admission webhooks and resource.k8s.io/v1 is needed: Kubernetes 1.34 or newer;"
             " dray's own server has no webhooks, and dray's schedulers yield to each other there",
-            file=sys.stderr,
-        )
-        return 1
-    except (ValueError, ClientError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+            code=1,
+        ) from error
+    except ValueError as error:
+        raise CommandError(str(error)) from error
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -141,7 +142,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _listener(text: str) -> socket.socket:
     address, _, port = text.rpartition(":")
-    if not address or not port.isdigit():
+    if not address or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise ValueError(f"cannot read --listen {text!r}; write ADDR:PORT, e.g. 0.0.0.0:8443")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.create_server((address.strip("[]"), int(port)), family=family)

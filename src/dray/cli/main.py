@@ -3,10 +3,14 @@
 Start-up matters for a tool that is typed all day, so this module imports nothing
 but argparse; a command's module is imported when its name is on the command line.
 A command module offers `configure(parser)` and `run(args) -> int`.
+
+This is also the boundary of errors: what a command raises is printed as `error: …` and `hint: …` by
+`failures`, never as a trace.
 """
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Collection, Sequence
 
@@ -48,14 +52,49 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    wanted = next((word for word in arguments if not word.startswith("-")), None)
-    args = make_parser([wanted] if wanted else []).parse_args(arguments)
+    _prepare_streams()
     try:
-        return int(importlib.import_module(COMMANDS[args.command][0]).run(args))
+        wanted = next((word for word in arguments if not word.startswith("-")), None)
+        args = make_parser([wanted] if wanted else []).parse_args(arguments)
+        code = int(importlib.import_module(COMMANDS[args.command][0]).run(args))
+        sys.stdout.flush()  # here a full disk is still an error that can be told
+        return code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        _give_up_stdout()
         return 0
+    except Exception as error:  # the boundary: no exception becomes a trace
+        from dray.cli.failures import report
+
+        code = report(error)
+        _give_up_stdout()
+        return code
+
+
+def _prepare_streams() -> None:
+    """Make the standard streams usable whatever the caller did to them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller: `>&-`
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # lives as long as the process
+        elif mode == "w" and hasattr(stream, "reconfigure"):
+            # Names from arguments and files need not fit the terminal's encoding.
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _give_up_stdout() -> None:
+    """Throw away what cannot be written, so that the interpreter does not try again at its end."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        try:
+            descriptor = sys.stdout.fileno()
+        except (OSError, ValueError):
+            return
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), descriptor)
 
 
 def make_parser(configured: Collection[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:

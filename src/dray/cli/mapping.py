@@ -7,7 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from dray.cli.output import CommandError, fail, say, use_colour
+from dray.cli.arguments import whole_number
+from dray.cli.output import CommandError, say, use_colour
 from dray.cli.sources import add_source_flags, load_source
 from dray.sim.inventory import Inventory
 from dray.sim.picture import draw_png, draw_svg, draw_text
@@ -18,7 +19,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", metavar="FILE", help="write a scalable picture")
     parser.add_argument("--png", metavar="FILE", help="write a bitmap (needs: pip install 'dray-dra[png]')")
     parser.add_argument(
-        "--width", type=int, default=0, help="columns of the terminal picture (default: the terminal's)"
+        "--width",
+        type=whole_number(0, 10_000),
+        default=0,
+        help="columns of the terminal picture (default: the terminal's)",
     )
     parser.add_argument("--watch", action="store_true", help="draw again every two seconds until Ctrl-C")
     add_source_flags(parser)
@@ -26,27 +30,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw."""
-    try:
-        while True:
-            inventory = Inventory(load_source(args))
-            if args.svg:
-                Path(args.svg).write_text(draw_svg(inventory), "utf-8")
-                say(f"wrote {args.svg}")
-            if args.png:
-                _write_png(inventory, Path(args.png))
-                say(f"wrote {args.png}")
-            if not (args.svg or args.png):
-                if args.watch:
-                    sys.stdout.write("\x1b[H\x1b[2J" if use_colour() else "\n")
-                sys.stdout.write(draw_text(inventory, width=args.width, colour=use_colour()))
-                sys.stdout.flush()
-            if not args.watch:
-                return 0
-            time.sleep(2)
-    except CommandError as error:
-        return fail("map", error)
-    except OSError as error:
-        return fail("map", CommandError(f"{error.filename}: {error.strerror}"))
+    while True:
+        inventory = Inventory(load_source(args))
+        if args.svg:
+            Path(args.svg).write_text(draw_svg(inventory), "utf-8")
+            say(f"wrote {args.svg}")
+        if args.png:
+            _write_png(inventory, Path(args.png))
+            say(f"wrote {args.png}")
+        if not (args.svg or args.png):
+            if args.watch:
+                sys.stdout.write("\x1b[H\x1b[2J" if use_colour() else "\n")
+            sys.stdout.write(draw_text(inventory, width=args.width, colour=use_colour()))
+            sys.stdout.flush()
+        if not args.watch:
+            return 0
+        time.sleep(2)
 
 
 def _write_png(inventory: Inventory, path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -56,12 +57,31 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def fail(command: str, error: CommandError) -> int:
+def fail(_command: str, error: CommandError) -> int:
     """Print a user error and return its exit code."""
-    say(f"dray {command}: {error}")
+    say(f"error: {error}")
     if error.hint:
         say(f"hint: {error.hint}")
     return error.code
+
+
+def read_stdin() -> bytes:
+    """Return standard input, as far as files may be long; raises OSError."""
+    from dray.client.files import MOST_BYTES
+
+    stream = getattr(sys.stdin, "buffer", None)
+    content: bytes = stream.read(MOST_BYTES + 1) if stream is not None else sys.stdin.read().encode()
+    if len(content) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"more than {MOST_BYTES >> 20} MiB", "standard input")
+    return content
+
+
+def stdin_lines() -> Iterator[str]:
+    """Yield the lines of standard input as they come; raises OSError and UnicodeDecodeError."""
+    from dray.client.files import bounded_lines
+
+    stream = getattr(sys.stdin, "buffer", None)
+    return bounded_lines(stream, "standard input") if stream is not None else iter(sys.stdin)
 
 
 def use_colour(stream: Any = None) -> bool:

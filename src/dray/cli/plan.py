@@ -18,8 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
@@ -28,6 +27,8 @@ from dray.allocator.cases import Case, CaseError, add_rest, add_slices, features
 from dray.api.parsing import ParseError, load_json
 from dray.api.resource import ResourceClaim, ResourceSlice
 from dray.api.yaml_text import load_documents
+from dray.cli.output import stdin_lines
+from dray.client.files import bounded_lines, open_file
 
 _LARGE = 100  # slices
 
@@ -79,17 +80,23 @@ def run(args: argparse.Namespace) -> int:
 def _documents(files: Iterable[str]) -> Iterator[tuple[str, dict[str, Any] | CaseError]]:
     """Yield every case with the place it came from, unreadable ones as errors."""
     for name in files:
-        if name == "-":
-            yield from _read(sys.stdin, "standard input")
-            continue
+        place = "standard input" if name == "-" else name
         try:
-            with Path(name).open(encoding="utf-8") as stream:
-                yield from _read(stream, name)
-        except (OSError, UnicodeDecodeError) as error:
-            yield name, CaseError(f"cannot read: {error}")
+            if name == "-":
+                yield from _read(stdin_lines(), place)
+                continue
+            with open_file(name) as stream:
+                yield from _read(bounded_lines(stream, place), place)
+        except OSError as error:
+            yield place, CaseError(f"cannot read: {error.strerror or error}")
+        except UnicodeDecodeError as error:
+            yield (
+                place,
+                CaseError(f"cannot read: not UTF-8 text: {error.reason} at byte {error.start} of a line"),
+            )
 
 
-def _read(stream: TextIO, name: str) -> Iterator[tuple[str, dict[str, Any] | CaseError]]:
+def _read(stream: Iterator[str], name: str) -> Iterator[tuple[str, dict[str, Any] | CaseError]]:
     """Read JSON lines as they come, anything else as YAML documents."""
     for number, line in enumerate(stream, start=1):
         if not line.strip():

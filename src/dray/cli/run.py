@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import difflib
+import re
 import secrets
 import signal
 import sys
@@ -18,7 +19,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from dray.api.quantity import QuantityError, parse_quantity
-from dray.cli.output import CommandError, fail, say
+from dray.cli.arguments import seconds
+from dray.cli.output import CommandError, say
 from dray.sim.launching import (
     DeviceWish,
     claim_manifest,
@@ -63,7 +65,7 @@ class _Device(argparse.Action):
 
 def _refine(wish: DeviceWish, flag: str, value: str) -> None:
     if flag == "--count":
-        if value != "all" and (not value.isdigit() or int(value) < 1):
+        if value != "all" and not re.fullmatch(r"[1-9][0-9]{0,5}", value):
             raise ValueError("must be a number from 1, or all")
         wish.count = 0 if value == "all" else int(value)
     elif flag == "--where":
@@ -117,7 +119,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--detach", action="store_true", help="start it and return; nothing is deleted")
     parser.add_argument("--keep", action="store_true", help="do not delete pod and claim at the end")
     parser.add_argument(
-        "--timeout", type=float, default=0, metavar="SECONDS", help="give up when it has not started by then"
+        "--timeout",
+        type=seconds(),
+        default=0.0,
+        metavar="SECONDS",
+        help="give up when it has not started by then",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the manifests and create nothing")
     parser.add_argument(
@@ -129,26 +135,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run; the exit code is the command's, 124 after a timeout, 127 if it cannot start, 2 for bad input."""
-    from dray.client import ApiError, ClientError
+    from dray.client import ApiError
 
-    try:
-        if not args.devices:
-            raise CommandError(
-                "no device wanted",
-                "dray run --device gpu.nvidia.com -- nvidia-smi; `dray get devices` lists them",
-            )
-        if not args.words and args.image == DEFAULT_IMAGE:
-            raise CommandError("no command", "put it after --, for example: -- nvidia-smi")
-        _check_wheres(args.devices)
-        return asyncio.run(_run(args))
-    except CommandError as error:
-        return fail("run", error)
-    except ApiError as error:
-        return fail("run", CommandError(f"the server refuses: {error}", _advice(error), code=1))
-    except ClientError as error:
-        return fail(
-            "run", CommandError(str(error), "`dray up` starts a cluster; --kubeconfig names one", code=1)
+    if not args.devices:
+        raise CommandError(
+            "no device wanted",
+            "dray run --device gpu.nvidia.com -- nvidia-smi; `dray get devices` lists them",
         )
+    if not args.words and args.image == DEFAULT_IMAGE:
+        raise CommandError("no command", "put it after --, for example: -- nvidia-smi")
+    _check_wheres(args.devices)
+    try:
+        return asyncio.run(_run(args))
+    except ApiError as error:
+        advice = _advice(error)
+        if not advice:
+            raise
+        raise CommandError(f"the server refuses: {error}", advice, code=1) from error
 
 
 def _advice(error: ApiError) -> str:
@@ -329,11 +332,12 @@ async def _explain_later(client: Client, namespace: str, name: str) -> None:
 async def _explain(client: Client, namespace: str, name: str) -> None:
     """Say once why the pod has no devices yet."""
     from dray.cli.explain import explain
+    from dray.client import ClientError
     from dray.sim.snapshot import SnapshotError, capture
 
     try:
         story = explain(await capture(client), "pod", f"{namespace}/{name}")
-    except (SnapshotError, CommandError) as error:
+    except (SnapshotError, ClientError, CommandError) as error:
         say(f"waiting for devices ({error})")
         return
     say("waiting for devices:")

@@ -15,6 +15,8 @@ import uuid
 
 from dray.allocator import POLICIES
 from dray.api.features import KNOWN_GATES, Features
+from dray.cli.arguments import seconds, whole_number
+from dray.cli.output import CommandError
 from dray.client import Client, ClientError, LeaderElection
 from dray.control.scheduling import TOPOLOGY, SchedulerOptions, SchedulingLoop
 from dray.control.scheduling.probes import serve_probes
@@ -33,11 +35,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="choose nodes and devices by this policy",
     )
     add("--feature-gates", metavar="NAME=true,…", default="", help="switch features as on kube-scheduler")
-    add("--commits", type=int, default=16, metavar="N", help="pods written at the same time (default: 16)")
-    add("--binding-timeout", type=float, default=600.0, metavar="SECONDS", help="wait for binding conditions")
+    add(
+        "--commits",
+        type=whole_number(1, 1000),
+        default=16,
+        metavar="N",
+        help="pods written at the same time (default: 16)",
+    )
+    add(
+        "--binding-timeout",
+        type=seconds(),
+        default=600.0,
+        metavar="SECONDS",
+        help="wait for binding conditions",
+    )
     add(
         "--filter-timeout",
-        type=float,
+        type=seconds(),
         default=5.0,
         metavar="SECONDS",
         help="longest search for devices of one pod; 0 is no limit (default: 5)",
@@ -63,7 +77,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--probe-address", default="127.0.0.1", metavar="ADDR", help="address of /healthz and /metrics")
     add(
         "--probe-port",
-        type=int,
+        type=whole_number(-1, 65535),
         default=-1,
         metavar="PORT",
         help="port of /healthz and /metrics (default: none)",
@@ -79,7 +93,10 @@ def parse_gates(text: str) -> Features:
         name, _, value = part.partition("=")
         if name not in KNOWN_GATES or value.lower() not in ("true", "false"):
             known = ", ".join(KNOWN_GATES)
-            raise ValueError(f"cannot read gate {part!r}; write NAME=true or NAME=false with one of: {known}")
+            raise CommandError(
+                f"--feature-gates: cannot read {part!r}",
+                f"write NAME=true or NAME=false with one of: {known}",
+            )
         (on if value.lower() == "true" else off).append(name)
     return Features.default().switched(on, off)
 
@@ -92,22 +109,18 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(
         level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    try:
-        options = SchedulerOptions(
-            name=args.name,
-            policy=args.policy,
-            features=parse_gates(args.feature_gates),
-            max_commits=args.commits,
-            binding_timeout=args.binding_timeout,
-            filter_timeout=args.filter_timeout,
-            may_preempt=not args.no_preemption,
-            records_bindings=args.scheduled_events,
-            is_guarded=args.guarded,
-        )
-        uvloop.run(_serve(args, options))
-    except (ValueError, ClientError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    options = SchedulerOptions(
+        name=args.name,
+        policy=args.policy,
+        features=parse_gates(args.feature_gates),
+        max_commits=args.commits,
+        binding_timeout=args.binding_timeout,
+        filter_timeout=args.filter_timeout,
+        may_preempt=not args.no_preemption,
+        records_bindings=args.scheduled_events,
+        is_guarded=args.guarded,
+    )
+    uvloop.run(_serve(args, options))
     return 0
 
 

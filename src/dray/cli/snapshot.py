@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dray.cli.output import CommandError, fail, say
+from dray.cli.output import CommandError, say
 from dray.cli.sources import add_source_flags, load_source
 
 
@@ -18,16 +18,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Capture and write."""
-    try:
-        path = Path(args.file)
-        if path.exists() and not args.force:
-            raise CommandError(f"{path} exists", "add --force to overwrite it")
-        snapshot = load_source(args)
-        snapshot.write(path)
-    except CommandError as error:
-        return fail("snapshot", error)
-    except OSError as error:
-        return fail("snapshot", CommandError(f"{args.file}: {error.strerror}"))
+    path = Path(args.file)
+    if path.exists() and not args.force:
+        raise CommandError(f"{path} exists", "add --force to overwrite it")
+    snapshot = load_source(args)
+    snapshot.write(path)
     counts = ", ".join(f"{count} {kind}" for kind, count in snapshot.counts().items() if count)
     say(f"wrote {path}: {counts or 'nothing'}")
     return 0

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import re
 from pathlib import Path
 
-from dray.api.parsing import load_yaml
-from dray.cli.output import CommandError
-from dray.client import Client, ClientError, KubeconfigError
-from dray.drivers.hardware import load_profile, profile_names
-from dray.sim.hardware import hardware_snapshot
+from dray.api.parsing import ParseError, load_yaml
+from dray.cli.output import CommandError, say
+from dray.client import Client, KubeconfigError
+from dray.client.files import read_file
+from dray.drivers.hardware import ProfileError, profile_names
+from dray.sim.hardware import hardware_snapshot, parse_hardware
 from dray.sim.snapshot import Snapshot, SnapshotError, capture, load_snapshot
 
 
@@ -33,28 +35,32 @@ def add_source_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def is_kubeconfig(path: Path) -> bool:
-    """Say whether a file is a kubeconfig."""
+    """Return whether a file is a kubeconfig."""
     try:
-        text = path.read_text("utf-8")
+        content = read_file(path)
         # Snapshots are large and parsing YAML is slow: look at the words first.
-        if not re.search(r"""["']?kind["']?\s*:\s*["']?Config\b""", text):
+        if not re.search(rb"""["']?kind["']?\s*:\s*["']?Config\b""", content):
             return False
-        document = load_yaml(text)
-    except (OSError, ValueError):
-        return False
+        document = load_yaml(content)
+    except (OSError, ParseError):
+        return False  # whoever reads it as manifests says what is wrong
     return isinstance(document, dict) and document.get("kind") == "Config" and "clusters" in document
 
 
 def profile_snapshot(text: str) -> Snapshot | None:
     """Return the snapshot of a cluster with `PROFILE[:COUNT]`; None when it is not the name of a profile."""
     name, _, number = text.partition(":")
-    if name not in profile_names() or (number and not number.isdigit()):
+    if name not in profile_names() or (number and not (number.isascii() and number.isdigit())):
         return None
-    return hardware_snapshot([(load_profile(name), int(number or 1))])
+    try:
+        return hardware_snapshot(parse_hardware([text]))
+    except ProfileError as error:
+        raise CommandError(str(error)) from error
 
 
 def load_source(args: argparse.Namespace, *, offline: bool = False) -> Snapshot:
     """Return the snapshot that the flags name; with `offline` nothing named means an empty one."""
+    namespace = getattr(args, "namespace", None)
     profiles = {name: found for name in args.against if (found := _profile_unless_file(name)) is not None}
     files = [Path(name) for name in args.against if name not in profiles]
     for path in files:
@@ -73,9 +79,9 @@ def load_source(args: argparse.Namespace, *, offline: bool = False) -> Snapshot:
         for found in profiles.values():
             snapshot = found.merged(snapshot)
         if not files and not profiles and not kubeconfigs and not offline:
-            snapshot = captured(None, args.context)
+            snapshot = captured(None, args.context, namespace)
         for path in kubeconfigs:
-            snapshot = captured(str(path), args.context).merged(snapshot)
+            snapshot = captured(str(path), args.context, namespace).merged(snapshot)
     except SnapshotError as error:
         raise CommandError(str(error)) from error
     return snapshot
@@ -97,6 +103,8 @@ def connect(kubeconfig: str | None, context: str | None = None) -> Client:
 
         state = read_state(current_data(None))
         kubeconfig = str(state["kubeconfig"]) if state is not None else None
+    # The command itself says what is wrong: warnings of the client would say it twice.
+    logging.getLogger("dray.client").addHandler(logging.NullHandler())
     try:
         return Client.connect(kubeconfig, context)
     except KubeconfigError as error:
@@ -106,18 +114,14 @@ def connect(kubeconfig: str | None, context: str | None = None) -> Client:
         ) from error
 
 
-def captured(kubeconfig: str | None, context: str | None = None) -> Snapshot:
-    """Capture a running cluster."""
+def captured(kubeconfig: str | None, context: str | None = None, namespace: str | None = None) -> Snapshot:
+    """Capture a running cluster; says once what the user may not see."""
 
     async def look() -> Snapshot:
         async with connect(kubeconfig, context) as client:
-            return await capture(client)
+            return await capture(client, namespace)
 
-    try:
-        return asyncio.run(look())
-    except SnapshotError as error:
-        raise CommandError(
-            str(error), "is the server running, and is the kubeconfig the one of this server?"
-        ) from error
-    except ClientError as error:
-        raise CommandError(f"the API server does not answer: {error}", "is the server running?") from error
+    snapshot = asyncio.run(look())
+    for resource, reason in snapshot.forbidden.items():
+        say(f"warning: without {resource}: {reason}")
+    return snapshot

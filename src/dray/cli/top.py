@@ -15,9 +15,11 @@ import sys
 import time
 from typing import Any
 
+from dray.cli.arguments import seconds
 from dray.cli.get import memory_of, users
-from dray.cli.output import CommandError, add_output_flag, emit, fail, plural, table
+from dray.cli.output import add_output_flag, emit, plural, table
 from dray.cli.sources import add_source_flags, connect, load_source
+from dray.client import ClientError
 from dray.sim.inventory import DeviceRow, Inventory
 from dray.sim.snapshot import Snapshot, SnapshotError, capture
 
@@ -30,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="print once and end (as when not on a terminal)")
     parser.add_argument(
         "--interval",
-        type=float,
+        type=seconds(0.1, 3600),
         default=2.0,
         metavar="SECONDS",
         help="longest time between two pictures (default: 2)",
@@ -43,21 +45,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show."""
-    try:
-        if args.interval <= 0:
-            raise CommandError(
-                f"--interval {args.interval:g} is no time to wait", "give seconds, for example 2"
-            )
-        live = not args.once and args.output == "table" and not args.against and sys.stdout.isatty()
-        if live:
-            return asyncio.run(_live(args))
-        snapshot = load_source(args)
-        if args.output != "table":
-            emit(overview(Inventory(snapshot), args.namespace), args.output)
-        else:
-            sys.stdout.write(picture(snapshot, args.sort, args.namespace))
-    except CommandError as error:
-        return fail("top", error)
+    live = not args.once and args.output == "table" and not args.against and sys.stdout.isatty()
+    if live:
+        return asyncio.run(_live(args))
+    snapshot = load_source(args)
+    if args.output != "table":
+        emit(overview(Inventory(snapshot), args.namespace), args.output)
+    else:
+        sys.stdout.write(picture(snapshot, args.sort, args.namespace))
     return 0
 
 
@@ -181,7 +176,7 @@ async def _live(args: argparse.Namespace) -> int:
                         text = picture(
                             await capture(client), args.sort, args.namespace, shutil.get_terminal_size().lines
                         )
-                    except SnapshotError as error:
+                    except (SnapshotError, ClientError) as error:
                         text = f"{error}\n"
                     width = shutil.get_terminal_size().columns
                     clipped = "\n".join(line[:width] for line in text.splitlines())
@@ -202,7 +197,6 @@ async def _live(args: argparse.Namespace) -> int:
 
 async def _watch(client: Any, changed: asyncio.Event) -> None:
     """Tell when a claim changes; devices that fail are seen by the next regular picture."""
-    from dray.client import ClientError
     from dray.client.resources import CLAIMS
 
     while True:

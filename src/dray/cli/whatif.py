@@ -8,11 +8,12 @@ from typing import Any
 
 from dray.allocator import POLICIES, AllocationError, policy_named
 from dray.api.core import Pod
-from dray.cli.output import CommandError, add_output_flag, emit, fail, plural, table
+from dray.cli.output import CommandError, add_output_flag, emit, plural, table
 from dray.cli.sources import add_source_flags, load_source
 from dray.client import key_of
-from dray.drivers.hardware import Profile, ProfileError, load_profile
+from dray.drivers.hardware import Profile, ProfileError
 from dray.sim.cluster import OfflineCluster, Outcome
+from dray.sim.hardware import parse_hardware
 from dray.sim.snapshot import Snapshot, SnapshotError, load_snapshot
 from dray.sim.workloads import expand_workloads
 
@@ -56,12 +57,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Try; exit code 0 when everything fits, 1 when something does not, 2 for bad input."""
-    try:
-        if not args.files and not args.drain:
-            raise CommandError("nothing to try", "give manifests, or --drain NODE")
-        answer = try_out(args)
-    except CommandError as error:
-        return fail("whatif", error)
+    if not args.files and not args.drain:
+        raise CommandError("nothing to try", "give manifests, or --drain NODE")
+    answer = try_out(args)
     if args.output == "table":
         _print(answer)
     else:
@@ -71,16 +69,10 @@ def run(args: argparse.Namespace) -> int:
 
 def parse_nodes(texts: list[str]) -> list[tuple[Profile, int]]:
     """Read `PROFILE[:N]`."""
-    found = []
-    for text in texts:
-        name, _, number = (
-            text.rpartition(":") if ":" in text and text.rpartition(":")[2].isdigit() else (text, "", "1")
-        )
-        try:
-            found.append((load_profile(name), int(number)))
-        except ProfileError as error:
-            raise CommandError(str(error)) from error
-    return found
+    try:
+        return parse_hardware(texts)
+    except ProfileError as error:
+        raise CommandError(str(error)) from error
 
 
 def try_out(args: argparse.Namespace) -> dict[str, Any]:
@@ -92,7 +84,7 @@ def try_out(args: argparse.Namespace) -> dict[str, Any]:
         expand_workloads([Path(name) for name in args.files], wanted)
     except SnapshotError as error:
         raise CommandError(str(error), "`dray check` tells more") from error
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise CommandError(f"a workload is malformed: {error}", "`dray check` finds the line") from error
     outcome, moved = experiment(base, wanted, extra, args.drain, args.policy)
     answer: dict[str, Any] = {

@@ -3,14 +3,18 @@
 A device of a partitionable GPU (a MIG placement) is shown only when it is in use or
 when somebody asks for all of them: the free ones are alternatives, not hardware.
 Utilisation of a shared device is the largest share of any of its capacities.
+
+Whether a free partition could still be taken is the allocator's question: the pools are given to its own
+inventory and ledger, which count the published `sharedCounters` and what devices in use draw from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from dray.api.quantity import Quantity, parse_quantity
+from dray.allocator import World
+from dray.api.quantity import parse_quantity
 from dray.api.resource import Device, DeviceAttribute, DeviceTaint, ResourceClaim, ResourceSlice
 from dray.client import key_of
 from dray.sim.snapshot import Snapshot
@@ -156,8 +160,7 @@ class Inventory:
         self._apply_rules()
         for claim in snapshot.claims:
             self._book(claim)
-        for pool in self.pools:
-            _mark_blocked(pool)
+        self._mark_blocked()
 
     def _apply_rules(self) -> None:
         for rule in self.snapshot.taint_rules:
@@ -186,6 +189,30 @@ class Inventory:
                 self.lost.append(((result.driver, result.pool, result.device), use))
             else:
                 row.uses.append(use)
+
+    def _mark_blocked(self) -> None:
+        """Mark free devices for which published counters no longer suffice, as the allocator counts them."""
+        drawn = {
+            (pool.driver, pool.pool): pool
+            for pool in self.pools
+            if any(row.holders and row.device.consumes_counters for row in pool.devices)
+        }
+        if not drawn:
+            return
+        world = _world(self.snapshot, drawn)
+        with_groups = "DRADeviceCompatibilityGroups" in self.snapshot.features
+        for pool_id, pool in drawn.items():
+            # What is left of a pool is the same on every node; a node sees only its own devices.
+            nodes = {row.node for row in pool.devices if row.node} or set(world.nodes) or {""}
+            for view in (view for node in nodes for view in world.view(node).pools if view.id == pool_id):
+                for bit, facts in enumerate(view.devices):
+                    row = self.devices.get((*pool_id, facts.name))
+                    if (
+                        row is not None
+                        and not row.holders
+                        and view.shortage(bit, with_groups=with_groups) is not None
+                    ):
+                        row.blocked_by = _rivals(row, pool)
 
     def by_node(self) -> dict[str, list[PoolRow]]:
         """Return the pools by node; those of no single node under the empty name."""
@@ -221,32 +248,27 @@ def _pools(slices: Iterable[ResourceSlice]) -> Iterator[PoolRow]:
         )
 
 
-def _mark_blocked(pool: PoolRow) -> None:
-    """Mark free devices whose counters no longer suffice: cutting a GPU blocks the whole, and the other way round."""
-    budget: dict[tuple[str, str], Quantity] = {}
-    holders: dict[str, list[str]] = {}
-    for row in pool.devices:
-        for consumption in row.device.consumes_counters:
-            for name, counter in consumption.counters.items():
-                key = (consumption.counter_set, name)
-                # The whole device draws the full budget, so the largest consumer tells it.
-                budget[key] = max(budget.get(key, parse_quantity("0")), parse_quantity(counter.value))
-    used: dict[tuple[str, str], Quantity] = {}
-    for row in pool.devices:
-        if not row.holders:
-            continue
-        for consumption in row.device.consumes_counters:
-            holders.setdefault(consumption.counter_set, []).append(row.device.name)
-            for name, counter in consumption.counters.items():
-                key = (consumption.counter_set, name)
-                used[key] = used.get(key, parse_quantity("0")) + parse_quantity(counter.value)
-    if not used:
-        return
-    for row in pool.devices:
-        if row.holders:
-            continue
-        for consumption in row.device.consumes_counters:
-            for name, counter in consumption.counters.items():
-                key = (consumption.counter_set, name)
-                if key in used and used[key] + parse_quantity(counter.value) > budget[key]:
-                    row.blocked_by = ",".join(holders[consumption.counter_set])
+def _world(snapshot: Snapshot, pools: Collection[tuple[str, str]]) -> World:
+    """Return the allocator's view of some pools, with what claims hold of them."""
+    world = World(snapshot.features, new_share_id=str)
+    for node in snapshot.nodes:
+        world.set_node(node)
+    for found in snapshot.slices:
+        if (found.spec.driver, found.spec.pool.name) in pools:
+            world.set_slice(found)
+    for claim in snapshot.claims:
+        allocation = claim.status.allocation
+        if allocation is not None and any((r.driver, r.pool) in pools for r in allocation.devices.results):
+            world.take(key_of(claim.metadata), allocation)
+    return world
+
+
+def _rivals(row: DeviceRow, pool: PoolRow) -> str:
+    """Return the devices in use that draw from the counters of a blocked one."""
+    wanted = {consumption.counter_set for consumption in row.device.consumes_counters}
+    names = [
+        other.device.name
+        for other in pool.devices
+        if other.holders and any(c.counter_set in wanted for c in other.device.consumes_counters)
+    ]
+    return ",".join(names) or "an overdrawn pool"

@@ -12,7 +12,6 @@ well, so `kubectl get … -o yaml` output works too.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from dray.api.codec import to_view
+from dray.api.codec import encode, to_view
 from dray.api.conversion import convert
 from dray.api.core import Namespace, Node, Pod, PodGroup
 from dray.api.defaults import apply_defaults
@@ -36,7 +35,8 @@ from dray.api.resource import (
     ResourceSlice,
 )
 from dray.api.schema import SchemaError, schema_of
-from dray.client import Client, ClientError, Forbidden, NotFound
+from dray.client import Client, Forbidden, NotFound
+from dray.client.files import read_file
 from dray.client.resources import (
     CLAIM_TEMPLATES,
     CLAIMS,
@@ -88,6 +88,7 @@ class Snapshot:
     templates: list[ResourceClaimTemplate] = field(default_factory=list)
     taint_rules: list[DeviceTaintRule] = field(default_factory=list)
     objects: list[Object] = field(default_factory=list)  # the same, as plain JSON, for writing
+    forbidden: dict[str, str] = field(default_factory=dict)  # resource -> why not all of it could be captured
     ignored: dict[str, int] = field(default_factory=dict)  # kinds that no tool looks at -> how many
     complaints: list[str] = field(default_factory=list)  # unknown and duplicate fields
     features: Features = field(default_factory=Features.default)
@@ -131,7 +132,7 @@ class Snapshot:
 
     def merged(self, other: Snapshot) -> Snapshot:
         """Return both together; objects of `other` replace those of the same name."""
-        merged = Snapshot(features=self.features)
+        merged = Snapshot(features=self.features, forbidden={**self.forbidden, **other.forbidden})
         seen: dict[tuple[str, str, str], Object] = {}
         for obj in [*self.objects, *other.objects]:
             seen[identity(obj)] = obj
@@ -140,9 +141,10 @@ class Snapshot:
         return merged
 
     def write(self, path: Path) -> None:
-        """Write the snapshot to one file."""
+        """Write the snapshot to one file; raises OSError."""
         document = {"apiVersion": FILE_VERSION, "kind": FILE_KIND, "items": self.objects}
-        path.write_text(json.dumps(document, indent=1), "utf-8")
+        # The codec writes opaque parameters as the bytes that they are.
+        path.write_bytes(msgspec.json.format(encode(document), indent=1) + b"\n")
 
 
 def identity(obj: Object) -> tuple[str, str, str]:
@@ -178,7 +180,7 @@ def objects_of(document: Any, source: str) -> Iterator[Object]:
 def read_objects(path: Path) -> list[Object]:
     """Read the Kubernetes objects of a YAML or JSON file."""
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except OSError as error:
         raise SnapshotError(f"{path}: {error.strerror}") from error
     is_json = content.lstrip().startswith(b"{")
@@ -206,18 +208,41 @@ def load_snapshot(paths: Iterable[Path]) -> Snapshot:
     return snapshot
 
 
-async def capture(client: Client) -> Snapshot:
-    """Read the objects of a running cluster; needs only permission to list them."""
+async def capture(client: Client, namespace: str | None = None) -> Snapshot:
+    """Read the objects of a running cluster; needs only permission to list them.
+
+    What may not be listed is left out and noted in `Snapshot.forbidden`. Where only objects of a namespace
+    (the given one, else the kubeconfig's) may be listed, these are taken. Raises Forbidden when
+    nothing may be listed, and the other errors of the client.
+    """
     snapshot = Snapshot()
+    refusals: list[Forbidden] = []
     for kind, (_view, _attribute, resource) in KINDS.items():
         try:
-            found = await client.list(resource)
-        except (NotFound, Forbidden) as error:
+            items = await _listed(client, resource, namespace or client.namespace, snapshot.forbidden)
+        except NotFound as error:
             if kind in _OPTIONAL:
                 continue
-            raise SnapshotError(f"{resource.plural} cannot be listed: {error}") from error
-        except ClientError as error:
-            raise SnapshotError(f"the API server does not answer: {error}") from error
-        for item in found.items:
+            raise SnapshotError(f"the server has no {resource.plural}: {error}") from error
+        except Forbidden as error:
+            refusals.append(error)
+            continue
+        for item in items:
             snapshot.add({"apiVersion": resource.api_version, "kind": kind, **item})
+    if len(refusals) == len(KINDS):
+        raise refusals[0]
     return snapshot
+
+
+async def _listed(
+    client: Client, resource: Resource, namespace: str, forbidden: dict[str, str]
+) -> list[Object]:
+    try:
+        return (await client.list(resource)).items
+    except Forbidden as error:
+        forbidden[resource.plural] = error.status.message or str(error)
+        if not resource.namespaced:
+            raise
+        items = (await client.list(resource, namespace)).items
+        forbidden[resource.plural] += f"; only those of namespace {namespace} are known"
+        return items

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dray.sim.snapshot import Object, Snapshot, read_objects
+from dray.sim.snapshot import Object, Snapshot, SnapshotError, read_objects
+
+MOST_PODS = 10_000  # of one workload
 
 
 def pods_of(obj: Object) -> list[Object]:
@@ -21,6 +23,11 @@ def pods_of(obj: Object) -> list[Object]:
         )
     else:
         return []
+    if count > MOST_PODS:
+        name = (obj.get("metadata") or {}).get("name", "?")
+        raise SnapshotError(
+            f"{kind} {name} has {str(count)[:20]} pods; the tools look at {MOST_PODS} at most"
+        )
     template = spec.get("template") or {}
     meta = obj.get("metadata") or {}
     pods = []

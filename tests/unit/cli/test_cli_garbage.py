@@ -128,7 +128,7 @@ def test_an_unknown_command_lists_the_known_ones(capsys):
         ("run --device x --min memory -- y", "NAME=AMOUNT"),
         ("run --device x --min memory=lots -- y", "no quantity"),
         ("run --device x --where device.x -- y", "does not compile"),
-        ("top --once --interval 0", "no time to wait"),
+        ("top --once --interval 0", "number of seconds"),
         ("completion tcsh", "invalid choice"),
         ("fault", "no system runs"),
         ("status", "no system runs"),

@@ -432,7 +432,7 @@ def test_every_metric_is_on_the_operations_page():
     ],
 )
 def test_wrong_flags_are_explained(flags, words, capsys):
-    assert main(["guard", *flags]) == 1
+    assert main(["guard", *flags]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert words in said
