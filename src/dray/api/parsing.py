@@ -136,6 +136,7 @@ def depth_of(value: Json) -> int:
 
 # Opening brackets as 1, closing ones as 255, which is -1 in a signed byte; all else is deleted.
 _STEPS: Final = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else byte for byte in range(256))
+_PIECE: Final = 1 << 16
 _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
@@ -146,7 +147,12 @@ def _json_depth(data: bytes) -> int:
     # Every second piece between quotes is outside of strings.
     outside = b"".join(data.split(b'"')[::2])
     steps = memoryview(outside.translate(_STEPS, _NOT_BRACKETS)).cast("b")
-    return max(accumulate(steps), default=0)
+    level = depth = 0
+    # In pieces, so that another thread gets its turn in between.
+    for start in range(0, len(steps), _PIECE):
+        levels = list(accumulate(steps[start : start + _PIECE], initial=level))
+        level, depth = levels[-1], max(depth, max(levels))
+    return depth
 
 
 def _bounded(data: bytes | str, max_bytes: int) -> bytes:

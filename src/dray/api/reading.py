@@ -17,22 +17,23 @@ Invariant (tests/unit/api/test_api_codec.py): reading what was read changes noth
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
 from dray.api.parsing import Duplicates, ExactFloat
-from dray.api.quantity import QuantityError, canonical_quantity
+from dray.api.quantity import canonical_quantity
 from dray.api.raw_json import RawJson
 from dray.api.schema.types import LIST, MAP, STRUCT, Field, Type
 from dray.api.swift_reading import ZERO, Unusual, reader_of
-from dray.api.times import TimeError, canonical_microtime, canonical_time
+from dray.api.times import canonical_microtime, canonical_time
 
-__all__ = ["DecodeError", "Json", "drop_empty", "read", "read_with_care", "zero_of"]
+__all__ = ["MAX_COMPLAINTS", "DecodeError", "Json", "drop_empty", "read", "read_with_care", "zero_of"]
 
 Json = Any
 _INT_RANGE: Final = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 _TYPE_META: Final = ("kind", "apiVersion")
+MAX_COMPLAINTS: Final = 100  # unknown and duplicate fields that are named; kube-apiserver names as many
 
 
 class DecodeError(ValueError):
@@ -145,7 +146,7 @@ class _Reader:
             raise self._mismatch(schema, value)
         if type(value) is Duplicates:
             for name in value.names:
-                self.complaints.append(f'duplicate field "{self._name(name)}"')
+                self._complain("duplicate", name)
         outer, self._owner = self._owner, schema.name
         fields = schema.fields
         result: dict[str, Json] = {}
@@ -163,7 +164,7 @@ class _Reader:
 
     def _type_meta_or_unknown(self, schema: Type, name: str, item: Json, result: dict[str, Json]) -> None:
         if not schema.has_type_meta or name not in _TYPE_META:
-            self.complaints.append(f'unknown field "{self._name(name)}"')
+            self._complain("unknown", name)
         elif item is not None:
             if not isinstance(item, str):
                 raise DecodeError(
@@ -227,7 +228,7 @@ class _Reader:
         assert element is not None
         if type(value) is Duplicates:
             for name in value.names:
-                self.complaints.append(f'duplicate field "{self._name(name)}"')
+                self._complain("duplicate", name)
         result = {}
         for key, item in value.items():
             if item is None:
@@ -275,11 +276,14 @@ class _Reader:
             raise self._mismatch(schema, value)
         try:
             return parser(value)
-        except (QuantityError, TimeError, binascii.Error) as error:
+        except ValueError as error:  # each form has its own
             raise DecodeError(str(error)) from None
 
-    def _name(self, name: str) -> str:
-        return "".join((*self._path, ".", name)).removeprefix(".")
+    def _complain(self, what: str, name: str) -> None:
+        """Remember an unknown or duplicate field, if there are not enough of them already."""
+        if len(self.complaints) < MAX_COMPLAINTS:
+            path = "".join((*self._path, ".", name)).removeprefix(".")
+            self.complaints.append(f'{what} field "{path}"')
 
     def _mismatch(self, schema: Type, value: Json) -> DecodeError:
         place = "".join(part for part in self._path if part[0] == ".").removeprefix(".")
@@ -293,9 +297,17 @@ def _quantity(value: Json) -> str:
     return canonical_quantity(value.text if isinstance(value, ExactFloat) else value)
 
 
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/\r\n]*")
+
+
 def _bytes(value: str) -> str:
     text = value.replace("\r", "").replace("\n", "")
-    base64.b64decode(text, validate=True)
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        place = _BASE64.match(value)
+        assert place is not None
+        raise DecodeError(f"illegal base64 data at input byte {len(value[: place.end()].encode())}") from None
     return text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -17,6 +17,9 @@ from dray.server.tokens import User
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX = 5
 _LONGEST_BASE = 63 - _SUFFIX
+
+MAX_WARNING_CHARACTERS = 4 * 1024  # in all warnings of an answer
+MAX_LONG_WARNING = 256  # characters of one warning, if not all fit
 
 
 class _Chance:
@@ -68,18 +71,37 @@ class Call:
     request: Request
     route: Route
     user: User
-    warnings: list[str] = field(default_factory=list)  # become Warning headers
+    warnings: dict[str, None] = field(default_factory=dict)  # in order, each once; become Warning headers
     keeps_empties: bool = False  # empty lists stay in the object until validation is done
     has_booked: bool = False  # an apply keeps the book of field owners itself
 
     def warn(self, text: str) -> None:
         """Tell the client something that does not stop the request; each text once."""
-        if text not in self.warnings:
-            self.warnings.append(text)
+        if text:
+            self.warnings[text] = None
 
     def warning_headers(self) -> list[tuple[str, str]]:
-        """Return the warnings as HTTP headers."""
-        return [("Warning", f'299 - "{_quoted(text)}"') for text in self.warnings]
+        """Return the warnings as HTTP headers, shortened as kube-apiserver shortens them."""
+        return [("Warning", f'299 - "{_quoted(text)}"') for text in _shortened(self.warnings)]
+
+
+def _shortened(warnings: Iterable[str]) -> list[str]:
+    """Return as many warnings as headers may hold; if not all of them fit, none is long.
+
+    Clients limit the size of an answer's head. kube-apiserver writes warnings whole up to 4,096
+    characters; beyond that each has at most 256, and the one that passes the total is the last.
+    """
+    texts = list(warnings)
+    if sum(map(len, texts)) <= MAX_WARNING_CHARACTERS:
+        return texts
+    written = 0
+    kept: list[str] = []
+    for text in texts:
+        if written >= MAX_WARNING_CHARACTERS:
+            break
+        kept.append(text[:MAX_LONG_WARNING])
+        written += len(kept[-1])
+    return kept
 
 
 def _quoted(text: str) -> str:

@@ -108,6 +108,7 @@ def conflict(group: str, resource: str, name: str, why: str) -> ApiError:
     )
 
 
+MAX_MESSAGE = 1024 * 1024  # characters; each of many problems may list many names
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
@@ -117,9 +118,19 @@ def apply_conflict(causes: list[dict[str, str]], message: str) -> ApiError:
 
 
 def invalid(group: str, kind: str, name: str, problems: Sequence[FieldProblem]) -> ApiError:
-    """Return 422 with one cause per field problem."""
+    """Return 422 with one cause per field problem, as far as an answer of `MAX_MESSAGE` characters goes."""
+    messages: list[str] = []
+    size = 0
+    for problem in problems:
+        messages.append(problem.message())
+        size += len(messages[-1])
+        if size > MAX_MESSAGE:
+            break
+    n_left_out, problems = len(problems) - len(messages), problems[: len(messages)]
     # Equal errors are told once in the message, as upstream's aggregate does.
-    texts = list(dict.fromkeys(problem.message() for problem in problems))
+    texts = list(dict.fromkeys(messages))
+    if n_left_out:
+        texts.append(f"and {n_left_out} more")
     summary = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     # Paths are a kind of text of their own in validation; an encoder wants plain text.
     causes = [{name: str(text) for name, text in problem.cause().items()} for problem in problems]

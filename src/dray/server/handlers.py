@@ -286,15 +286,16 @@ def copy_options(options: DeleteOptions) -> DeleteOptions:
 def drop_duplicate_owners(call: Call, new: Object) -> None:
     """Keep the first of equal owner references, and tell the client."""
     owners = new["metadata"].get("ownerReferences") or []
-    kept: list[Object] = []
+    kept: dict[frozenset[tuple[str, Any]], Object] = {}
     repeated: list[str] = []
     for owner in owners:
-        if owner in kept:
+        identity = frozenset(owner.items())  # an owner reference has only scalars
+        if identity in kept:
             repeated.append(str(owner.get("uid", "")))
         else:
-            kept.append(owner)
+            kept[identity] = owner
     if repeated:
-        new["metadata"]["ownerReferences"] = kept
+        new["metadata"]["ownerReferences"] = list(kept.values())
         call.warn(
             f".metadata.ownerReferences contains duplicate entries with UID(s) {', '.join(dict.fromkeys(repeated))}; "
             "API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; "

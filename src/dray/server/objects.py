@@ -38,7 +38,7 @@ def copy_json(value: Any) -> Any:
             key: copy_json(item) if isinstance(item, (dict, list)) else item for key, item in value.items()
         }
     if isinstance(value, list):
-        return [copy_json(item) for item in value]
+        return [copy_json(item) if isinstance(item, (dict, list)) else item for item in value]
     return value
 
 

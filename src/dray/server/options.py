@@ -13,6 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from dray.api.pod_logs import parse_boolean, parse_integer
+from dray.api.reading import DecodeError, read
+from dray.api.schema import schema_of
 from dray.api.validation.fields import (
     FieldError,
     forbidden,
@@ -195,15 +197,21 @@ def _options_of_query(request: Request) -> tuple[DeleteOptions, list[str]]:
 
 
 def _options_of_body(body: dict[str, Any]) -> tuple[DeleteOptions, list[str]]:
-    preconditions = body.get("preconditions") or {}
+    try:
+        found, _ = read(schema_of("meta.k8s.io", "v1", "DeleteOptions"), body)
+    except DecodeError as problem:
+        raise errors.bad_request(
+            f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: {problem}'
+        ) from None
+    preconditions = found.get("preconditions") or {}
     options = DeleteOptions(
-        grace_period_seconds=_typed(body, "gracePeriodSeconds", int, "int64"),
-        propagation_policy=_typed(body, "propagationPolicy", str, "string"),
-        orphan_dependents=_typed(body, "orphanDependents", bool, "bool"),
-        uid=_typed(preconditions, "uid", str, "string"),
-        resource_version=_typed(preconditions, "resourceVersion", str, "string"),
+        grace_period_seconds=found.get("gracePeriodSeconds"),
+        propagation_policy=found.get("propagationPolicy"),
+        orphan_dependents=found.get("orphanDependents"),
+        uid=preconditions.get("uid"),
+        resource_version=preconditions.get("resourceVersion"),
     )
-    return options, list(_typed(body, "dryRun", list, "[]string") or [])
+    return options, found.get("dryRun") or []
 
 
 def _delete_problems(options: DeleteOptions, dry_run: Sequence[str]) -> list[FieldError]:
@@ -220,21 +228,6 @@ def _delete_problems(options: DeleteOptions, dry_run: Sequence[str]) -> list[Fie
             not_supported("propagationPolicy", policy, ["Foreground", "Background", "Orphan", "nil"])
         )
     return problems + _dry_run_problems(dry_run)
-
-
-def _typed(body: dict[str, Any], name: str, kind: type, go_name: str) -> Any:
-    value = body.get(name)
-    if value is None or (isinstance(value, kind) and not (kind is int and isinstance(value, bool))):
-        return value
-    raise errors.bad_request(
-        f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: json: cannot unmarshal {_json_name(value)} '
-        f"into Go struct field DeleteOptions.{name} of type {go_name}"
-    )
-
-
-def _json_name(value: Any) -> str:
-    names = {bool: "bool", str: "string", int: "number", float: "number", list: "array", dict: "object"}
-    return names.get(type(value), "value")
 
 
 def _boolean(request: Request, name: str) -> bool | None:

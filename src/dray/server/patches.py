@@ -9,14 +9,18 @@ from the end.
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
+from dray.api.codec import encode
+from dray.api.parsing import MAX_DEPTH, TOO_DEEP, ParseError, check_depth, depth_of
 from dray.api.raw_json import RawJson
+from dray.server.objects import copy_json
 
-JSON = Any  # what json.loads returns
+JSON = Any  # a plain JSON value
 
-MOST_OPERATIONS = 10_000  # kube-apiserver refuses longer patches
+MAX_OPERATIONS = 10_000  # of one JSON patch; kube-apiserver's limit
+MAX_COPIED_BYTES = 3 * 1024 * 1024  # by all `copy` operations of one patch; kube-apiserver's limit
+MAX_SHIFTED_ITEMS = 100_000_000  # by all insertions and removals in lists of one patch: less than 100 ms
 
 
 class PatchError(Exception):
@@ -46,37 +50,83 @@ def apply_json_patch(document: JSON, operations: JSON) -> JSON:
     """Return the document with all operations applied, or raise PatchError."""
     if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
         raise PatchMalformed("a JSON patch is a list of operations")
-    document = copy.deepcopy(document)  # raw leaves stay shared; a step into one opens it
+    work = _Work()
+    document = copy_json(document)  # raw leaves stay shared; a step into one opens it
     for operation in operations:
-        _apply(document, operation)
+        _apply(document, operation, work)
+    if depth_of(document) > MAX_DEPTH:
+        raise PatchError(TOO_DEEP)
     return document
 
 
-def _apply(document: JSON, operation: dict[str, Any]) -> None:
+class _Work:
+    """What the operations of one patch have cost; more than is allowed ends the patch.
+
+    A short patch can ask for much: each `copy` may double the document, and each insertion at
+    the beginning of a list moves all its items.
+    """
+
+    def __init__(self) -> None:
+        self._n_copied = 0  # bytes, as JSON
+        self._n_shifted = 0  # list items
+        self._opened: dict[RawJson, JSON] = {}  # raw values that were tested
+
+    def copied(self, value: JSON) -> JSON:
+        """Return a copy of a value of the document; raise PatchError when copies get too large or deep."""
+        try:
+            text = encode(value)
+            check_depth(text)
+        except (RecursionError, ParseError):
+            raise PatchError(TOO_DEEP) from None
+        self._n_copied += len(text)
+        if self._n_copied > MAX_COPIED_BYTES:
+            raise PatchError(
+                "Unable to complete the copy, the accumulated size increase of copy is "
+                f"{self._n_copied}, exceeding the limit {MAX_COPIED_BYTES}"
+            )
+        return copy_json(value)
+
+    def shift(self, container: JSON) -> None:
+        """Count an insertion into a list or a removal from one."""
+        if isinstance(container, list):
+            self._n_shifted += len(container)
+            if self._n_shifted > MAX_SHIFTED_ITEMS:
+                raise PatchError("the operations of the patch move too many list items")
+
+    def value_of(self, value: JSON) -> JSON:
+        """Return a value to compare; raw JSON is parsed once however often it is tested."""
+        if not isinstance(value, RawJson):
+            return value
+        if value not in self._opened:
+            self._opened[value] = value.value
+        return self._opened[value]
+
+
+def _apply(document: JSON, operation: dict[str, Any], work: _Work) -> None:
     kind = operation.get("op")
     match kind:
         case "add":
             container, key = _locate(document, operation, "path")
-            _add(container, key, copy.deepcopy(operation.get("value")))
+            _add(container, key, copy_json(operation.get("value")), work)
         case "remove":
-            _remove(*_locate(document, operation, "path"))
+            _remove(*_locate(document, operation, "path"), work)
         case "replace":
             container, key = _locate(document, operation, "path")
-            _replace(container, key, copy.deepcopy(operation.get("value")))
+            _replace(container, key, copy_json(operation.get("value")))
         case "move":
             source, source_key = _locate(document, operation, "from")
             value = _get(source, source_key)
-            _remove(source, source_key)
+            _remove(source, source_key, work)
             container, key = _locate(document, operation, "path")
-            _add(container, key, value)
+            _add(container, key, value, work)
         case "copy":
-            value = copy.deepcopy(_get(*_locate(document, operation, "from")))
+            value = work.copied(_get(*_locate(document, operation, "from")))
             container, key = _locate(document, operation, "path")
-            _add(container, key, value)
+            _add(container, key, value, work)
         case "test":
             container, key = _locate(document, operation, "path")
             found = container.get(key) if isinstance(container, dict) else _get(container, key)
-            if not _same(found, operation.get("value")):
+            if not _same(work.value_of(found), operation.get("value")):
                 raise PatchError(f"testing value {operation.get('path')} failed: test failed")
         case _:
             raise PatchError(f"Unexpected kind: {kind}")
@@ -90,6 +140,8 @@ def _locate(document: JSON, operation: dict[str, Any], name: str) -> tuple[Any, 
             f"{operation.get('op')} operation does not apply: {name} {pointer!r} is no JSON pointer"
         )
     parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+    if len(parts) > MAX_DEPTH:
+        raise PatchError(f"{operation.get('op')} operation does not apply: {name} has too many parts")
     container = document
     for part in parts[:-1]:
         try:
@@ -131,12 +183,13 @@ def _get(container: JSON, key: str) -> JSON:
     return container[key]
 
 
-def _add(container: JSON, key: str, value: JSON) -> None:
+def _add(container: JSON, key: str, value: JSON, work: _Work) -> None:
     if isinstance(container, dict):
         container[key] = value
     elif key == "-":
         container.append(value)
     else:
+        work.shift(container)
         container.insert(_index(container, key, inserting=True), value)
 
 
@@ -147,12 +200,13 @@ def _replace(container: JSON, key: str, value: JSON) -> None:
         container[_index(container, key)] = value
 
 
-def _remove(container: JSON, key: str) -> None:
+def _remove(container: JSON, key: str, work: _Work) -> None:
     if isinstance(container, dict):
         if key not in container:
             raise PatchError(f"Unable to remove nonexistent key: {key}")
         del container[key]
     else:
+        work.shift(container)
         del container[_index(container, key)]
 
 

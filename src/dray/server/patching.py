@@ -15,7 +15,7 @@ from dray.api.codec import may_hold_raw
 from dray.api.kinds import Kind, split_api_version
 from dray.api.parsing import Duplicates, ParseError, parse_json
 from dray.api.raw_json import RawJson
-from dray.api.reading import DecodeError, read
+from dray.api.reading import MAX_COMPLAINTS, DecodeError, read
 from dray.api.schema import Type, schema_of
 from dray.api.validation.fields import invalid
 from dray.server import errors
@@ -27,7 +27,7 @@ from dray.server.handlers import Handlers, drop_duplicate_owners
 from dray.server.negotiation import negotiate
 from dray.server.options import WriteOptions, write_options
 from dray.server.patches import (
-    MOST_OPERATIONS,
+    MAX_OPERATIONS,
     PatchError,
     PatchMalformed,
     apply_json_patch,
@@ -169,9 +169,9 @@ def _parse(body: bytes, media_type: str, options: WriteOptions) -> tuple[Any, li
             raise errors.bad_request(
                 "json: cannot unmarshal this value into Go value of type jsonpatch.Patch"
             )
-        if len(patch) > MOST_OPERATIONS:
+        if len(patch) > MAX_OPERATIONS:
             raise errors.too_large(
-                f"Request entity too large: The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}, "
+                f"Request entity too large: The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, "
                 f"got {len(patch)}"
             )
     elif not isinstance(patch, dict):
@@ -179,20 +179,30 @@ def _parse(body: bytes, media_type: str, options: WriteOptions) -> tuple[Any, li
         raise errors.bad_request(
             f"json: cannot unmarshal {name} into Go value of type map[string]interface {{}}"
         )
-    return patch, _duplicates(patch, "")
+    return patch, _duplicates(patch)
 
 
-def _duplicates(value: Any, path: str) -> list[str]:
+def _duplicates(value: Any) -> list[str]:
     """Return complaints about keys given twice in the patch itself."""
     found: list[str] = []
-    if isinstance(value, Duplicates):
-        found += [f'duplicate field "{path}{name}"' for name in value.names]
-    if isinstance(value, dict):
-        for key, item in value.items():
-            found += _duplicates(item, f"{path}{key}.")
-    elif isinstance(value, list):
-        for position, item in enumerate(value):
-            found += _duplicates(item, f"{path[:-1]}[{position}].")
+    path: list[str] = []
+
+    def walk(value: Any) -> None:
+        if isinstance(value, Duplicates):
+            for name in value.names[: MAX_COMPLAINTS - len(found)]:
+                found.append(f'duplicate field "{"".join((*path, ".", name)).removeprefix(".")}"')
+        if isinstance(value, dict):
+            steps = ((f".{key}", item) for key, item in value.items() if isinstance(item, dict | list))
+        elif isinstance(value, list):
+            steps = ((f"[{at}]", item) for at, item in enumerate(value) if isinstance(item, dict | list))
+        else:
+            return
+        for step, item in steps:
+            path.append(step)
+            walk(item)
+            path.pop()
+
+    walk(value)
     return found
 
 

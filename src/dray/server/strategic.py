@@ -13,8 +13,12 @@ nothing that is passed in changes.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Hashable
 from typing import Any
 
+from dray.api.codec import encode
+from dray.api.raw_json import RawJson
 from dray.api.schema import LIST, STRUCT, Field, Type
 
 JSON = Any
@@ -50,7 +54,8 @@ def _merge_map(original: dict[str, Any], patch: dict[str, Any], schema: Type | N
         if key.startswith(_DELETE_FROM):
             name = key.removeprefix(_DELETE_FROM)
             if isinstance(merged.get(name), list) and isinstance(value, list):
-                merged[name] = [item for item in merged[name] if item not in value]
+                gone = {_identity(item, "") for item in value}
+                merged[name] = [item for item in merged[name] if _identity(item, "") not in gone]
             continue
         if value is None:
             merged.pop(key, None)
@@ -100,6 +105,7 @@ def _retained(original: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]
     kept = patch[_RETAIN]
     if not isinstance(kept, list):
         raise StrategicPatchError("invalid retainKeys list")
+    kept = {_identity(key, "") for key in kept}
     extra = [key for key in patch if key != _RETAIN and not key.startswith("$") and key not in kept]
     if any(patch[key] is not None for key in extra):
         raise StrategicPatchError("patch has keys that its retainKeys list does not name")
@@ -111,17 +117,27 @@ def _merge_list(current: list[Any], value: list[Any], field: Field) -> list[Any]
         return current
     key = field.patch_merge_key
     if not any(isinstance(item, dict) for item in (*current, *value)):
-        merged = list(dict.fromkeys([*current, *value]))
-        return _in_order(merged, value, current, "")
+        first_by_identity: dict[Hashable, Any] = {}
+        for item in (*current, *value):
+            first_by_identity.setdefault(_identity(item, ""), item)
+        return _in_order(list(first_by_identity.values()), value, current, "")
     if not key:
         raise StrategicPatchError(f"cannot merge lists without merge key for {field.name}")
     server, wanted = _specials(current, value, key)
     merged = list(server)
     schema = field.type.element
+    # Where each key stands first; what the patch adds can be found by later items of the patch.
+    place_by_key: dict[Hashable, int] = {}
+    for place, item in enumerate(merged):
+        if isinstance(item, dict):
+            place_by_key.setdefault(_scalar_identity(item.get(key)), place)
     for item in wanted:
-        position = _find(merged, key, _key_of(item, key))
+        identity = _scalar_identity(_key_of(item, key))
+        position = place_by_key.get(identity)
         if position is None:
-            merged.append(_without_directives(item))
+            added = _without_directives(item)
+            place_by_key[identity] = len(merged)
+            merged.append(added)
         else:
             merged[position] = _merge_map(merged[position], item, schema)
     return _in_order(merged, wanted, server, key)
@@ -129,7 +145,9 @@ def _merge_list(current: list[Any], value: list[Any], field: Field) -> list[Any]
 
 def _specials(current: list[Any], value: list[Any], key: str) -> tuple[list[Any], list[Any]]:
     """Carry out `$patch` items; return what is left of the server's list and of the patch."""
-    server, wanted, replaced = list(current), [], False
+    wanted: list[Any] = []
+    gone: set[Hashable] = set()
+    replaced = False
     for item in value:
         if not isinstance(item, dict):
             raise StrategicPatchError(f"expected an object with key {key} in a list")
@@ -137,13 +155,19 @@ def _specials(current: list[Any], value: list[Any], key: str) -> tuple[list[Any]
         if directive is None:
             wanted.append(item)
         elif directive == "delete":
-            gone = _key_of(item, key)
-            server = [other for other in server if not (isinstance(other, dict) and other.get(key) == gone)]
+            gone.add(_scalar_identity(_key_of(item, key)))
         elif directive == "replace":
             replaced = True
         else:
             raise StrategicPatchError(f"unknown patch type: {directive} in map: {as_go(item)}")
-    return (wanted, []) if replaced else (server, wanted)
+    if replaced:
+        return wanted, []
+    if not gone:
+        return list(current), wanted
+    kept = [
+        item for item in current if not (isinstance(item, dict) and _scalar_identity(item.get(key)) in gone)
+    ]
+    return kept, wanted
 
 
 def _key_of(item: JSON, key: str) -> JSON:
@@ -152,33 +176,45 @@ def _key_of(item: JSON, key: str) -> JSON:
     return item[key]
 
 
-def _find(items: list[Any], key: str, wanted: JSON) -> int | None:
-    for position, item in enumerate(items):
-        if isinstance(item, dict) and (item.get(key) if key else item) == wanted:
-            return position
-        if not key and item == wanted:
-            return position
-    return None
+def _identity(item: JSON, key: str) -> Hashable:
+    """Return what an item of a list is found by: its merge key, or itself."""
+    return _scalar_identity(item.get(key) if key and isinstance(item, dict) else item)
+
+
+def _scalar_identity(value: JSON) -> Hashable:
+    """Return something to find a value by in a dict; a patch may put anything in place of a name."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict | list | RawJson):
+        return (encode(value),)
+    found: Hashable = value  # Python's 1 == 1.0 == True is harmless here: names are text
+    return found
 
 
 def _in_order(merged: list[Any], patch_order: list[Any], server: list[Any], key: str) -> list[Any]:
     """Interleave what the patch names with what only the server has."""
-
-    def identity(item: JSON) -> JSON:
-        return item.get(key) if key and isinstance(item, dict) else item
-
-    order = [identity(item) for item in patch_order]
-    before = [identity(item) for item in server]
-    named = sorted(
-        (item for item in merged if identity(item) in order), key=lambda item: order.index(identity(item))
+    order = _first_places(patch_order, key)
+    before = _first_places(server, key)
+    named = deque(
+        sorted(
+            (item for item in merged if _identity(item, key) in order),
+            key=lambda item: order[_identity(item, key)],
+        )
     )
-    others = [item for item in merged if identity(item) not in order]
+    others = deque(item for item in merged if _identity(item, key) not in order)
     result: list[Any] = []
     while named and others:
-        first, second = identity(others[0]), identity(named[0])
-        goes_first = first in before and second in before and before.index(first) < before.index(second)
-        result.append((others if goes_first else named).pop(0))
-    return result + named + others
+        first, second = before.get(_identity(others[0], key)), before.get(_identity(named[0], key))
+        goes_first = first is not None and second is not None and first < second
+        result.append((others if goes_first else named).popleft())
+    return [*result, *named, *others]
+
+
+def _first_places(items: list[Any], key: str) -> dict[Hashable, int]:
+    places: dict[Hashable, int] = {}
+    for place, item in enumerate(items):
+        places.setdefault(_identity(item, key), place)
+    return places
 
 
 def _without_directives(value: JSON) -> JSON:

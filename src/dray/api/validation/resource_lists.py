@@ -160,6 +160,9 @@ def _validate_claim_references(
     """Check that a container names each claim, or each request of a claim, once and of its own pod."""
     errors: list[FieldError] = []
     seen: set[str] = set()
+    n_requests_by_claim: dict[str, int] = {}  # of `seen`, those that name a request
+    known = f": {', '.join(sorted(claim_names))}" if claim_names else " which is empty"
+    unknown = f"must be one of the names in pod.spec.resourceClaims{known}"
     for number, claim in enumerate(claims):
         here = path.at(number)
         name, request = claim.get("name") or "", claim.get("request") or ""
@@ -175,11 +178,10 @@ def _validate_claim_references(
             if key in seen:
                 errors.append(duplicate(here, key))
             elif not request:
-                errors += [duplicate(here, name) for other in sorted(seen) if other.startswith(f"{name}/")]
+                errors += [duplicate(here, name)] * n_requests_by_claim.get(name, 0)
+            if request and key not in seen:
+                n_requests_by_claim[name] = n_requests_by_claim.get(name, 0) + 1
             seen.add(key)
         if name not in claim_names:
-            known = f": {', '.join(sorted(claim_names))}" if claim_names else " which is empty"
-            errors.append(
-                not_found(here, name, f"must be one of the names in pod.spec.resourceClaims{known}")
-            )
+            errors.append(not_found(here, name, unknown))
     return errors

@@ -56,6 +56,16 @@ def union(one: Fields, other: Fields) -> Fields:
     return result
 
 
+def union_of(sets: Sequence[Fields]) -> Fields:
+    """Return the paths that are in any of many sets: in pairs, so that no set is copied once for each other."""
+    left = list(sets)
+    while len(left) > 1:
+        left = [
+            union(*left[at : at + 2]) if at + 1 < len(left) else left[at] for at in range(0, len(left), 2)
+        ]
+    return left[0] if left else {}
+
+
 def difference(one: Fields, other: Fields) -> Fields:
     """Return the paths of the first set that are not in the second."""
     result: Fields = {}

@@ -27,6 +27,7 @@ from dray.server.apply.fieldsets import (
     path_text,
     paths,
     union,
+    union_of,
     without,
 )
 from dray.server.apply.typed import Comparison, compare, fields_of, merge, remove, with_named_members
@@ -324,6 +325,7 @@ def _capped(book: Book) -> Book:
     updaters.sort(key=lambda key: (book[key].time, key))
     result = dict(book)
     first_by_version: dict[str, Key] = {}
+    parts_by_bucket: dict[Key, list[Fields]] = {}  # joined at the end, or the work would be quadratic
     n_left = len(updaters)
     for key in updaters:
         if n_left <= MOST_UPDATERS:
@@ -333,8 +335,15 @@ def _capped(book: Book) -> Book:
         first = first_by_version.setdefault(entry.api_version, key)
         if first == key:
             continue
-        gathered = result.get(bucket) or result.pop(first)
-        result[bucket] = Entry(union(entry.fields, gathered.fields), entry.api_version, entry.time)
-        result.pop(key, None)
+        if bucket not in result:
+            result[bucket] = result.pop(first)
+        parts = parts_by_bucket.setdefault(bucket, [result[bucket].fields])
+        parts.append(entry.fields)
+        result[bucket] = Entry({}, entry.api_version, entry.time)
+        del result[key]
+        if key == bucket:
+            del parts_by_bucket[bucket]
         n_left -= 1
+    for bucket, parts in parts_by_bucket.items():
+        result[bucket] = result[bucket].changed(union_of(parts[::-1]))
     return result

@@ -261,7 +261,7 @@ class CustomKinds:
             name: item for name, item in body.items() if name not in ("kind", "apiVersion", "metadata")
         }
         schema = self.schema(kind, version)
-        content = with_defaults(schema, prune(schema, content, "", found))
+        content = with_defaults(schema, prune(schema, content, found))
         report_complaints(call, found, validation)
         return {"kind": kind.kind, "apiVersion": kind.api_version(version), "metadata": metadata, **content}
 
@@ -271,7 +271,7 @@ class CustomKinds:
             name: item for name, item in value.items() if name not in ("kind", "apiVersion", "metadata")
         }
         found: list[str] = []
-        prune(self.schema(kind, version), content, "", found)
+        prune(self.schema(kind, version), content, found)
         return found
 
     def scale_paths(self, kind: Kind, version: str) -> tuple[str, str, str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from dray.api.reading import MAX_COMPLAINTS
 from dray.api.schema import LIST, MAP, STRUCT, Field, Type, struct_of
 
 Schema = dict[str, Any]
@@ -20,15 +21,24 @@ _EMBEDDED = "x-kubernetes-embedded-resource"
 _TYPE_META = ("apiVersion", "kind", "metadata")
 
 
-def prune(schema: Schema | None, value: Any, path: str = "", complaints: list[str] | None = None) -> Any:
-    """Return a value without members that the schema does not know; names them in `complaints`."""
+def prune(schema: Schema | None, value: Any, complaints: list[str] | None = None) -> Any:
+    """Return a value without members that the schema does not know; names the first of them in `complaints`."""
+    return _prune(schema, value, [], complaints)
+
+
+def _prune(schema: Schema | None, value: Any, path: list[str], complaints: list[str] | None) -> Any:
     if schema is None:
         return value
     if isinstance(value, list):
         items = schema.get("items")
         if not isinstance(items, dict):
             return value
-        return [prune(items, item, f"{path}[{index}]", complaints) for index, item in enumerate(value)]
+        pruned = []
+        for index, item in enumerate(value):
+            path.append(f"[{index}]")
+            pruned.append(_prune(items, item, path, complaints))
+            path.pop()
+        return pruned
     if not isinstance(value, dict):
         return value
     properties: dict[str, Schema] = schema.get("properties") or {}
@@ -36,15 +46,15 @@ def prune(schema: Schema | None, value: Any, path: str = "", complaints: list[st
     keeps = bool(schema.get(_PRESERVE)) or additional is True
     result = {}
     for name, item in value.items():
-        inner = f"{path}.{name}" if path else name
-        if name in properties:
-            result[name] = prune(properties[name], item, inner, complaints)
-        elif isinstance(additional, dict):
-            result[name] = prune(additional, item, inner, complaints)
-        elif keeps or (schema.get(_EMBEDDED) and name in _TYPE_META):
+        known = properties.get(name, additional)
+        if isinstance(known, dict):
+            path.append(f".{name}")
+            result[name] = _prune(known, item, path, complaints)
+            path.pop()
+        elif name in properties or keeps or (schema.get(_EMBEDDED) and name in _TYPE_META):
             result[name] = item
-        elif complaints is not None:
-            complaints.append(f'unknown field "{inner}"')
+        elif complaints is not None and len(complaints) < MAX_COMPLAINTS:
+            complaints.append(f'unknown field "{"".join((*path, f".{name}")).removeprefix(".")}"')
     return result
 
 
