@@ -8,7 +8,7 @@ DOCS_STAMP := $(VENV)/.docs-ready
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts heavy attack kubernetes bench docs docs-serve package clean
+.PHONY: help setup demo test check format lint types contracts heavy attack kubernetes record bench docs docs-serve package clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ attack: $(STAMP)  ## a million hostile requests, bombs, bad clients and files ag
 kubernetes: $(STAMP)  ## end-to-end suite on a real kube-apiserver (built once, cached)
 	@tools/peers/build
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "kubernetes and not heavy"
+
+record: $(STAMP)  ## record upstream's answers to our own cases: make record KUBERNETES_VERSION=v1.38.0
+	@$(BIN)/python tools/recorders/record.py
 
 bench: $(STAMP)  ## measure against upstream; writes BENCHMARKS.md
 	@$(BIN)/python -m bench

@@ -122,12 +122,14 @@ def _workplace(prefix: str, end: int = signal.SIGTERM):
 
 
 @contextlib.contextmanager
-def kubernetes(gates: str = "", runtime_config: str = "api/all=true", controllers: str = CONTROLLERS):
+def kubernetes(
+    gates: str = "", runtime_config: str = "api/all=true", controllers: str = CONTROLLERS, version: str = ""
+):
     """Run etcd, kube-apiserver and kube-controller-manager (unless without controllers) on loopback.
 
     In the end they are killed: nothing of theirs is kept, and to say goodbye takes them many seconds.
     """
-    binaries = kubernetes_binaries()
+    binaries = CACHE / version if version else kubernetes_binaries()
     if binaries is None:
         pytest.skip(f"no kube-apiserver under {CACHE}: run tools/peers/build")
     with _workplace("dray-kube-", signal.SIGKILL) as (folder, processes):

@@ -21,13 +21,14 @@ from dray.server.calls import Call
 from dray.server.reader import Object
 from dray.server.workloads import with_encoded_strings, with_template_generation
 
-# Deprecations of resource.k8s.io: (version, kind; "" for all others) -> (since, gone).
+_SERVED_MINOR = 37  # of Kubernetes v1
+# Deprecations of resource.k8s.io: (version, kind; "" for all others) -> minor versions (since, gone).
 _DEPRECATED = {
-    ("v1beta1", ""): ("v1.35", "v1.38"),
-    ("v1beta2", ""): ("v1.36", "v1.39"),
-    ("v1alpha3", ""): ("v1.36", "v1.39"),
-    ("v1beta2", "DeviceTaintRule"): ("v1.39", "v1.42"),
-    ("v1alpha3", "ResourcePoolStatusRequest"): ("v1.39", "v1.42"),
+    ("v1beta1", ""): (35, 38),
+    ("v1beta2", ""): (36, 39),
+    ("v1alpha3", ""): (36, 39),
+    ("v1beta2", "DeviceTaintRule"): (39, 42),
+    ("v1alpha3", "ResourcePoolStatusRequest"): (39, 42),
 }
 
 
@@ -53,14 +54,14 @@ def stored_schema(kind: Kind) -> Type | None:
 
 
 def deprecation(kind: Kind, version: str) -> str:
-    """Return the warning that using a version deserves, or ""."""
+    """Return the warning about a version that is deprecated by now, or ""."""
     if kind.group != "resource.k8s.io":
         return ""
     found = _DEPRECATED.get((version, kind.kind)) or _DEPRECATED.get((version, ""))
-    if found is None:
+    if found is None or found[0] > _SERVED_MINOR:
         return ""
     since, gone = found
-    return f"{kind.api_version(version)} {kind.kind} is deprecated in {since}+, unavailable in {gone}+"
+    return f"{kind.api_version(version)} {kind.kind} is deprecated in v1.{since}+, unavailable in v1.{gone}+"
 
 
 class CustomSchemas(Protocol):
@@ -76,7 +77,7 @@ class CustomSchemas(Protocol):
         """Return the fields that selectors may use beside name and namespace."""
 
     def deprecation(self, kind: Kind, version: str) -> str:
-        """Return the warning that using a version deserves, or ""."""
+        """Return the warning about a version that is deprecated by now, or ""."""
 
     def unknown_members(self, kind: Kind, version: str, value: Object) -> list[str]:
         """Return complaints about members that the schema of a version does not know."""
@@ -174,7 +175,7 @@ class Versions:
         return self.custom.selectable_fields(kind)
 
     def warning(self, kind: Kind, version: str) -> str:
-        """Return the warning that using a version deserves, or ""."""
+        """Return the warning about a version that is deprecated by now, or ""."""
         return deprecation(kind, version) or self.custom.deprecation(kind, version)
 
     def empty(self, kind: Kind, version: str, revision: int) -> Object:

@@ -1,52 +1,17 @@
 """Our own cases, one file per rule: given a world and claims, expect devices, a refusal or an error.
 
-The format is that of `dray plan` with an `expect` beside it; `shape` shortens hardware:
-`pools: {name: [device, …]}` makes one local slice per pool on the node.
+The format is that of `dray plan` with an `expect` beside it, shortened (see `allocation_cases`).
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from allocation_cases import allocation_cases, expanded
 
 from dray.allocator import AllocationError, Plan, Unsatisfied
 from dray.allocator.cases import build_world, read_case
 
-FOLDER = Path(__file__).resolve().parents[2] / "cases" / "allocation"
-CASES = [
-    (f"{path.stem}: {document['name']}", document)
-    for path in sorted(FOLDER.glob("*.yaml"))
-    for document in yaml.safe_load_all(path.read_text())
-    if document
-]
-
-
-def expanded(document: dict[str, Any]) -> dict[str, Any]:
-    """Write the short forms out."""
-    data = {key: value for key, value in document.items() if key not in ("pools", "expect", "rule")}
-    data.setdefault("node", "node-1")
-    data.setdefault("classes", [{"metadata": {"name": "any"}}])
-    slices = list(data.get("slices", []))
-    for pool, devices in document.get("pools", {}).items():
-        driver, _, name = pool.rpartition("/")
-        slices.append(
-            {
-                "metadata": {"name": f"slice-{name}"},
-                "spec": {
-                    "driver": driver or "d.example.com",
-                    "nodeName": "node-1",
-                    "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
-                    "devices": [{"name": d} if isinstance(d, str) else d for d in devices],
-                },
-            }
-        )
-    data["slices"] = slices
-    data["claims"] = [
-        {"metadata": {"name": f"claim-{i}"}, "spec": {"devices": claim}}
-        for i, claim in enumerate(document["claims"])
-    ]
-    return data
+CASES = allocation_cases()
 
 
 def test_there_is_a_case_for_every_rule() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from recordings import recorded
 from shared_data import shared
 
 from dray.api.features import Features
@@ -78,19 +79,35 @@ def test_every_extra_selector_has_upstreams_outcome_and_costs():
         assert (got[1], got[2], got[4]) == (case["Max"], case["Match"], case["Actual"]), case
 
 
+def test_every_environment_of_gates_has_upstreams_outcome_and_costs():
+    fields = json.loads((CASES / "device_with_lists.json").read_text())
+    device = build_device(
+        {
+            "Driver": fields["driver"],
+            "Attributes": fields["attributes"],
+            "Capacity": fields["capacity"],
+            "AllowMultipleAllocations": None,
+        }
+    )
+    for row in recorded("cel/environments.jsonl"):
+        got = answer(row["expression"], device, row["gates"], stored=row["stored"])
+        want = tuple(row[key] for key in ("compileError", "maxCost", "match", "error", "cost"))
+        assert got == want, row["expression"]
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_own_cases_of_every_function_and_operator(part):
     device = build_device(json.loads((CASES / "device.json").read_text()))
-    lines = (CASES / "expressions.jsonl").read_text().splitlines()
-    for case in map(json.loads, lines[part::4]):
+    cases = recorded("cel/expressions.jsonl")
+    for case in cases[part::4]:
         want = tuple(case[key] for key in ("compileError", "maxCost", "match", "error", "cost"))
         assert answer(case["expression"], device) == want, case["expression"]
-    assert len(lines) > 1000
+    assert len(cases) > 1000
 
 
 def test_the_list_of_known_deviations_is_true():
     """What is known to differ from upstream still does; a case that agrees belongs to the other file."""
     device = build_device(json.loads((CASES / "device.json").read_text()))
-    for case in map(json.loads, (CASES / "deviations.jsonl").read_text().splitlines()):
+    for case in recorded("cel/deviations.jsonl"):
         want = tuple(case[key] for key in ("compileError", "maxCost", "match", "error", "cost"))
         assert answer(case["expression"], device) != want, case["expression"]
