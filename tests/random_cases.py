@@ -141,7 +141,9 @@ class CaseGenerator:
             found["consumesCounters"] = [consumption]
         if self.has_taints and chance(0.4):
             effect = pick(["NoSchedule", "NoExecute", "None"])
-            found["taints"] = [{"key": pick(["broken", "worn"]), "value": pick(["", "yes"]), "effect": effect}]
+            found["taints"] = [
+                {"key": pick(["broken", "worn"]), "value": pick(["", "yes"]), "effect": effect}
+            ]
         if self.has_conditions and chance(0.4):
             found |= {"bindingConditions": ["attached"], "bindingFailureConditions": ["failed"]}
             if chance(0.5):
@@ -195,7 +197,11 @@ class CaseGenerator:
                     continue
                 device = self.device(driver, name, sets)
                 if placement.get("perDeviceNodeSelection"):
-                    choices: list[JsonObject] = [{"nodeName": "node-1"}, {"nodeName": "node-2"}, {"allNodes": True}]
+                    choices: list[JsonObject] = [
+                        {"nodeName": "node-1"},
+                        {"nodeName": "node-2"},
+                        {"allNodes": True},
+                    ]
                     device |= pick([*choices, {"nodeSelector": self.node_selector()}])
                 devices.append(device)
             extra: JsonObject = {}
@@ -204,7 +210,9 @@ class CaseGenerator:
             slices.append(make(f"{index}", devices=devices, **extra))
         if sets:
             published = sets if chance(0.97) else sets[:1]
-            counters = [{"name": name, "counters": {"slices": {"value": str(r.randint(2, 6))}}} for name in published]
+            counters = [
+                {"name": name, "counters": {"slices": {"value": str(r.randint(2, 6))}}} for name in published
+            ]
             slices.append(make("counters", sharedCounters=counters))
         if self.has_old_generations and chance(0.6):
             stale = make("stale", devices=[{"name": "dev-stale"}])

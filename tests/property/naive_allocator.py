@@ -111,9 +111,11 @@ class NaiveAllocator:
                         counts.append(len(row))
                     else:
                         counts.append(wish.count)
+                if min(counts) > MAX_RESULTS - least:
+                    raise Error(
+                        f"adding {min(counts)} devices exceeds the claim limit of 32, with {least} already accounted for"
+                    )
                 least += min(counts)
-            if least > MAX_RESULTS:
-                raise Error(f"number of requested devices {least} exceeds the claim limit of 32")
         try:
             state = self._request(0, 0, State())
         except Exceeded:

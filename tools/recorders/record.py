@@ -59,14 +59,20 @@ class UpstreamPrograms:
     def __init__(self, version: str) -> None:
         build = ROOT / "tools" / "recorders" / "build"
         done = subprocess.run(
-            [build], env={**os.environ, "KUBERNETES_VERSION": version}, stdout=subprocess.PIPE, text=True, check=True
+            [build],
+            env={**os.environ, "KUBERNETES_VERSION": version},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
         )
         self._program = done.stdout.strip()
 
     def ask(self, what: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the answer to each case."""
         text = "\n".join(map(json.dumps, cases))
-        done = subprocess.run([self._program, what], input=text, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            [self._program, what], input=text, stdout=subprocess.PIPE, text=True, check=True
+        )
         answers = [json.loads(line) for line in done.stdout.splitlines()]
         if len(answers) != len(cases):
             raise SystemExit(f"{len(cases)} cases have {len(answers)} answers")
@@ -103,7 +109,9 @@ def record_allocator(upstream: UpstreamPrograms) -> None:
     named = [(name, upstream_case(document)) for name, document in allocation_cases()]
     named = [(name, case) for name, case in named if NOT_UPSTREAMS.isdisjoint(case)]
     answers = upstream.ask("allocator", [case for _, case in named])
-    rows = [{"name": name, **without_share_ids(answer)} for (name, _), answer in zip(named, answers, strict=True)]
+    rows = [
+        {"name": name, **without_share_ids(answer)} for (name, _), answer in zip(named, answers, strict=True)
+    ]
     write_lines(RECORDINGS / "allocator" / "cases.jsonl", rows)
 
     cases = [random_case(seed) for seed in range(RANDOM_CASES)]
@@ -133,7 +141,9 @@ def record_cel(upstream: UpstreamPrograms) -> None:
     for name in ("expressions.jsonl", "deviations.jsonl"):
         path = RECORDINGS / "cel" / name
         expressions = [row["expression"] for row in read_lines(path)]
-        cases = [{"expression": each, "gates": ["DRAConsumableCapacity"], "device": device} for each in expressions]
+        cases = [
+            {"expression": each, "gates": ["DRAConsumableCapacity"], "device": device} for each in expressions
+        ]
         answers = upstream.ask("cel", cases)
         write_lines(path, ({"expression": each, **a} for each, a in zip(expressions, answers, strict=True)))
 
@@ -159,7 +169,9 @@ def record_cel(upstream: UpstreamPrograms) -> None:
 def record_api(version: str) -> None:
     """Play the request sequences of tests/cases/api on a kube-apiserver and write its answers down."""
     peers = ROOT / "tools" / "peers" / "build"
-    subprocess.run([peers], env={**os.environ, "KUBERNETES_VERSION": version}, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        [peers], env={**os.environ, "KUBERNETES_VERSION": version}, stdout=subprocess.DEVNULL, check=True
+    )
     from api_sequences import GATES, play, sequences
     from peers import kubernetes
 

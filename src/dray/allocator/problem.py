@@ -332,13 +332,14 @@ class Problem:
                     if wish.wants_all:
                         self._check_all(self.wishes[wish.number], view)
                 wishes = [self.wishes[wish.number] for wish in group.wishes]
-                least += min(wish.count for wish in wishes)
+                fewest = min(wish.count for wish in wishes)
+                if fewest > RESULTS_MAX - least:
+                    raise FatalFound(_too_many(group.name, fewest, least), claim, None)
+                least += fewest
                 opens = claim > 0 and number == members.start
                 requests.append(
                     NodeRequest(claim, wishes, has_alternatives=group.has_alternatives, opens_claim=opens)
                 )
-            if least > RESULTS_MAX:
-                raise FatalFound(_too_many(least), claim, None)
             problem = question.claim_problems[claim]
             if problem is not None:
                 raise FatalFound(problem, claim, None)
@@ -416,11 +417,12 @@ def _mark_detached(problem: Problem, requests: list[NodeRequest]) -> None:
         constraints_later |= constraints
 
 
-def _too_many(count: int) -> Fatal:
+def _too_many(request: str, count: int, earlier: int) -> Fatal:
     return Fatal(
         InvalidRequestError,
         lambda claim, _device: (
-            f"claim {claim}: number of requested devices {count} exceeds the claim limit of {RESULTS_MAX}"
+            f"claim {claim}, request {request}: adding {count} devices exceeds the claim limit of {RESULTS_MAX},"
+            f" with {earlier} already accounted for"
         ),
     )
 

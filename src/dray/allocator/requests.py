@@ -240,9 +240,10 @@ class Question:
             return _invalid(f"{head}: missing device class name (unsupported request type?)")
         device_class = self._classes.get(wish.class_name)
         if device_class is None:
-            # The odd end is what upstream's class lister says; users search for the text.
+            # kube-scheduler ends with what its class lister says; users search for the text.
             return _invalid(
-                f'{head}: could not retrieve device class {wish.class_name}:  "not found" not found'
+                f"{head}: could not retrieve device class {wish.class_name}:"
+                f' deviceclass.resource.k8s.io "{wish.class_name}" not found'
             )
         wish.class_config = device_class
         wish.selectors = (

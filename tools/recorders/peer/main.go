@@ -102,6 +102,8 @@ func askAllocator(line []byte) any {
 		return fmt.Errorf("cannot read the case: %w", err)
 	}
 	chosen := features(c.Features)
+	// Of upstream's three implementations the one that knows every feature, whatever gates are on.
+	structured.EnableAllocators("experimental")
 	lister := classes{}
 	for _, class := range c.Classes {
 		lister[class.Name] = class
