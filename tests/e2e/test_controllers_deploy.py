@@ -122,7 +122,7 @@ async def test_the_controllers_rights_suffice(deployed):
             await cluster.until(reported, "a status of the rule", SOON)
 
 
-async def test_a_controller_without_its_rights_says_so_in_one_line(deployed):
+async def test_a_controller_without_its_rights_says_so_with_a_hint(deployed):
     async with Cluster(deployed) as cluster:
         config = await kubeconfig_of(cluster, "dray-controllers", "dray-system")
         command = (
@@ -138,8 +138,9 @@ async def test_a_controller_without_its_rights_says_so_in_one_line(deployed):
         process = await asyncio.create_subprocess_exec(*map(str, command), stderr=asyncio.subprocess.PIPE)
         _, said = await asyncio.wait_for(process.communicate(), SOON)
         assert process.returncode == 1
-        [line] = said.decode().splitlines()
-        assert "dray controllers: " in line
+        [line, hint] = said.decode().splitlines()
+        assert line.startswith("error: ")
+        assert hint.startswith("hint: ")
         assert "forbidden" in line
 
 

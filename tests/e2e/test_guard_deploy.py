@@ -78,7 +78,7 @@ async def test_the_guards_rights_suffice_and_are_few(deployed_guard):
                     await verb
 
 
-async def test_a_guard_without_its_rights_says_so_in_one_line(deployed_guard):
+async def test_a_guard_without_its_rights_says_so_with_a_hint(deployed_guard):
     async with Cluster(deployed_guard) as cluster:
         name = f"powerless-{cluster.number}"
         await cluster.client.create(kinds.SERVICE_ACCOUNTS, {"metadata": {"name": name}}, "dray-system")
@@ -87,7 +87,8 @@ async def test_a_guard_without_its_rights_says_so_in_one_line(deployed_guard):
         process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
         _, said = await asyncio.wait_for(process.communicate(), PATIENCE)
         assert process.returncode == 1
-        [line] = said.decode().splitlines()
+        [line, hint] = said.decode().splitlines()
+        assert hint.startswith("hint: ")
         assert line.startswith("error: ")
         assert "forbidden" in line
 

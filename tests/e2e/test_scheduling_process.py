@@ -82,12 +82,14 @@ async def test_a_standby_takes_over_when_the_leader_ends(peer):
                 process.stdout.close()
 
 
-def test_mistakes_are_answered_with_one_line(tmp_path):
+def test_mistakes_are_answered_with_an_error_and_a_hint(tmp_path):
     command = [sys.executable, "-m", "dray", "scheduler", "--kubeconfig", str(tmp_path / "none")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: cannot read kubeconfig") and done.stderr.count("\n") == 1
+    assert done.returncode == 2
+    assert (
+        done.stderr.startswith("error: cannot read kubeconfig") and done.stderr.count("\n") == 2
+    )  # and a hint
     done = subprocess.run(
         [*command, "--feature-gates", "Nope=true"], capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == 1 and "cannot read gate 'Nope=true'" in done.stderr
+    assert done.returncode == 2 and "--feature-gates: cannot read 'Nope=true'" in done.stderr

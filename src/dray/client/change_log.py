@@ -10,7 +10,7 @@ import logging
 
 
 class ChangeLog:
-    """Logs a text only when it differs from the one before."""
+    """Logs a trouble only when it differs from the one before."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -21,10 +21,10 @@ class ChangeLog:
         """Whether the trouble lasts."""
         return bool(self._last)
 
-    def warn(self, text: str) -> None:
-        """Log the trouble at WARNING, unless that was the last thing said."""
-        if text != self._last:
-            self._last = text
+    def warn(self, text: str, *, trouble: str = "") -> None:
+        """Log at WARNING, unless the last was about the same trouble (default: the text says which)."""
+        if (trouble or text) != self._last:
+            self._last = trouble or text
             self._log.warning("%s", text)
 
     def clear(self, text: str) -> None:

@@ -103,6 +103,11 @@ class Endpoint:
     user: str = ""  # who we are, for messages: the user's name in the kubeconfig
     origin: str = ""  # where that is written, for messages
 
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """A TLS context with the present client certificate, for other protocols; None without TLS."""
+        return self.trust.context(self.credentials.secret) if self.server.startswith("https:") else None
+
 
 def header_value(text: str, what: str) -> str:
     """Return text that may stand in an HTTP header; raise KubeconfigError naming `what` otherwise."""

@@ -128,18 +128,17 @@ class HttpTransport:
             await self._renew(self._secret, was_refused=False)
         secret = self._secret
         response = await self._send(request)
-        if response.status != _UNAUTHORIZED:
-            if self._refusals.is_set:
-                self._refusals.clear(f"the API server accepts the credentials of {self._who} again")
-            return response
-        if await self._renew(secret, was_refused=True):
+        if response.status == _UNAUTHORIZED and await self._renew(secret, was_refused=True):
             response = await self._send(request)
         if response.status == _UNAUTHORIZED:
             text = error_from(response.status, response.body).status.message or "Unauthorized"
             self._refusals.warn(
                 f"{request}: the API server refuses the credentials of {self._who} (401: {text}):"
-                " they are wrong or expired; trying again with what is renewed there"
+                " they are wrong or expired; trying again with what is renewed there",
+                trouble=text,  # ten caches with the same trouble are one line
             )
+        elif self._refusals.is_set:
+            self._refusals.clear(f"the API server accepts the credentials of {self._who} again")
         return response
 
     @property

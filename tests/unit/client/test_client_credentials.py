@@ -24,7 +24,7 @@ from dray.client.credentials import ExecCredentials, FileCredentials
 from dray.client.endpoint import Proxy, Secret, Trust
 from dray.client.errors import Unauthorized
 from dray.client.proxies import environment_proxy, is_direct
-from dray.client.resources import NODES
+from dray.client.resources import NODES, PODS
 
 V1 = "client.authentication.k8s.io/v1"
 UNAUTHORIZED = ok(b'{"kind":"Status","code":401,"message":"Unauthorized"}', "401 Unauthorized")
@@ -182,9 +182,9 @@ async def test_a_constant_401_is_one_warning_with_what_to_do_and_an_end(tmp_path
     async with AnsweringServer(token_checker(lambda: good)) as server:
         endpoint = Endpoint(server.url, credentials=credentials, user="alice", origin="kubeconfig /x")
         client = Client(HttpTransport(endpoint))
-        for _ in range(3):
+        for resource in (NODES, PODS, NODES):
             with pytest.raises(Unauthorized):
-                await client.list(NODES)
+                await client.list(resource)
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         text = caplog.text
         assert (
