@@ -145,6 +145,7 @@ def run(args: argparse.Namespace) -> int:
     from dray.server.pki import PkiError
     from dray.server.store import StoreError
 
+    logging.raiseExceptions = False  # a full disk must not turn each line of the log into a traceback
     _raise_file_limit()
     try:
         import uvloop
@@ -188,7 +189,9 @@ async def _serve(args: argparse.Namespace) -> int:
             directory = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="dray-server-")))
         else:
             directory = args.data.expanduser()
-        store = MemoryStore() if args.in_memory else SqliteStore(directory)
+        # Where certificates are, a cluster was before.
+        has_cluster = (directory / "pki").is_dir()
+        store = MemoryStore() if args.in_memory else SqliteStore(directory, expects_content=has_cluster)
         cleanup.callback(store.close)
         host = args.advertise_address or _reachable(args.bind_address)
         pki = prepare(directory / "pki", [host, args.bind_address], datetime.now(UTC))

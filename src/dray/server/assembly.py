@@ -211,14 +211,12 @@ class Cluster:
         self.store.observe(observe)
 
     def _health(self) -> Health:
-        def is_open() -> bool:
-            return self.store.revision > 0
+        def is_well() -> str:
+            return ""
 
-        def is_well() -> bool:
-            return True
-
-        checks = {"ping": is_well, "log": is_well, "etcd": is_open}
-        return Health(checks, {"informer-sync": is_well, "shutdown": is_well})
+        checks = {"ping": is_well, "log": is_well, "etcd": self.store.trouble}
+        only_ready = {"etcd-readiness": self.store.trouble, "informer-sync": is_well, "shutdown": is_well}
+        return Health(checks, only_ready)
 
     def _context(self, call: Call) -> ValidationContext:
         return ValidationContext(self.settings.features, self._selectors, call.route.version, self._accepted)

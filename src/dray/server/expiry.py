@@ -7,6 +7,7 @@ few minutes; an event may therefore live a little longer, never shorter.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import datetime, timedelta
 
 from dray.api.kinds import kind_of
@@ -14,6 +15,7 @@ from dray.server.calls import World
 from dray.server.objects import Objects, prefix_of
 from dray.server.reader import Object
 from dray.server.store import StoreUnavailable, WriteConflict
+from dray.server.time_slice import TimeSlice
 
 EVENT_LIFE = timedelta(hours=1)
 LOOK_EVERY = 300.0
@@ -24,10 +26,8 @@ async def expire_events(objects: Objects, world: World) -> None:
     """Delete old events for as long as the server runs."""
     while True:
         await asyncio.sleep(LOOK_EVERY)
-        try:
+        with contextlib.suppress(StoreUnavailable):  # a full disk, perhaps: another time
             await expire_once(objects, world.now())
-        except StoreUnavailable:
-            return
 
 
 async def expire_once(objects: Objects, now: datetime) -> int:
@@ -35,7 +35,9 @@ async def expire_once(objects: Objects, now: datetime) -> int:
     kind = kind_of("", "Event")
     assert kind is not None
     gone = 0
+    turn = TimeSlice()
     for record in objects.store.list(prefix_of(kind)).records:
+        await turn.check()
         if last_written(objects.decoded(kind, record)) + EVENT_LIFE > now:
             continue
         try:

@@ -1,7 +1,8 @@
 """Health paths: /healthz, /livez, /readyz, and their single checks.
 
-A check is a name and a function that says whether it is well. `?verbose` lists all
-checks, `?exclude=name` leaves one out, `/livez/NAME` asks one alone.
+A check is a name and a function that says what is wrong ("": nothing). `?verbose` lists all
+checks, `?exclude=name` leaves one out, `/livez/NAME` asks one alone. kube-apiserver keeps the
+reason to itself; here it is told, so it must be fit for everybody: no paths, no names.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from dray.server.requests import Request, Response, text_response
 
-Check = Callable[[], bool]
+Check = Callable[[], str]  # what is wrong; "" when all is well
 _PATHS = ("healthz", "livez", "readyz")
 
 
@@ -32,16 +33,21 @@ class Health:
             check = checks.get(rest[0]) if len(rest) == 1 else None
             if check is None:
                 return text_response(404, "404 page not found\n")
-            return text_response(200, "ok") if check() else text_response(500, f"{rest[0]} check failed\n")
+            problem = check()
+            return (
+                text_response(500, f"internal server error: {problem}\n")
+                if problem
+                else text_response(200, "ok")
+            )
         excluded = set(request.all("exclude"))
         lines, failed = [], False
         for name, check in checks.items():
             if name in excluded:
                 lines.append(f"[+]{name} excluded: ok")
                 continue
-            well = check()
-            failed = failed or not well
-            lines.append(f"[+]{name} ok" if well else f"[-]{name} failed: reason withheld")
+            problem = check()
+            failed = failed or bool(problem)
+            lines.append(f"[-]{name} failed: {problem}" if problem else f"[+]{name} ok")
         if failed:
             return text_response(500, "\n".join([*lines, f"{endpoint} check failed\n"]))
         if request.has("verbose"):

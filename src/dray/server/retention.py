@@ -8,6 +8,7 @@ should hold; then the oldest half goes early.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 
 from dray.server.store import Store, StoreUnavailable
@@ -31,8 +32,7 @@ async def keep_history_bounded(store: Store) -> None:
         while marks and marks[0][0] <= loop.time() - KEPT_SECONDS:
             target = max(target, marks.popleft()[1])
         if target > store.compacted:
-            try:
+            # Memory is trimmed in any case; what the file keeps too long is forgotten another time.
+            with contextlib.suppress(StoreUnavailable):
                 await store.compact(target)
-            except StoreUnavailable:
-                return
         await asyncio.sleep(LOOK_EVERY)

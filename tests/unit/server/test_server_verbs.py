@@ -5,7 +5,7 @@ import json
 import pytest
 from server_cluster import APPLY, CLAIMS, JSON_PATCH, MERGE, STRATEGIC, claim, pod, running_cluster
 
-from dray.server.store import WriteConflict
+from dray.server.store import MemoryStore, WriteConflict
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -357,3 +357,20 @@ async def test_managed_fields_that_make_no_sense_are_not_kept(entry) -> None:
             "PATCH", CLAIMS + "/c", {"metadata": {"labels": {"a": "b"}}}, content=MERGE
         )
         assert patched.code == 200
+
+
+async def test_a_server_that_cannot_write_is_neither_ready_nor_live_and_says_why(monkeypatch) -> None:
+    trouble = [""]
+    monkeypatch.setattr(MemoryStore, "trouble", lambda self: trouble[0])
+    async with running_cluster() as client:
+        assert (await client.call("GET", "/readyz", token="")).code == 200
+        trouble[0] = "database or disk is full"
+        for path in ("/readyz", "/livez", "/healthz"):
+            reply = await client.call("GET", path, token="")
+            assert reply.code == 500
+            assert b"[-]etcd failed: database or disk is full" in reply.body
+        assert (await client.call("GET", "/livez/etcd")).code == 500
+        assert (await client.call("GET", "/livez?exclude=etcd")).code == 200
+        assert (await client.call("GET", "/livez/ping")).code == 200
+        trouble[0] = ""
+        assert (await client.call("GET", "/readyz", token="")).code == 200

@@ -163,5 +163,8 @@ class Store(Protocol):
     def history(self) -> tuple[int, int]:
         """Return how many events are remembered, and about how many bytes they hold."""
 
+    def trouble(self) -> str:
+        """Return why writes fail at present, in words for anybody; "" when they work."""
+
     def close(self) -> None:
         """Finish pending writes and release the files; idempotent."""

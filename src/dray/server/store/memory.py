@@ -187,6 +187,10 @@ class MemoryStore:
         """Return how many events are remembered, and about how many bytes they hold."""
         return len(self._events), self._history_bytes
 
+    def trouble(self) -> str:
+        """Return why writes fail at present; memory never refuses."""
+        return ""
+
     def close(self) -> None:
         """End all watches and refuse further writes."""
         self._closed = True

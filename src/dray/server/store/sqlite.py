@@ -20,8 +20,10 @@ When the disk refuses (full, gone), the batch and everything queued behind it
 fails, since later writes were checked against earlier ones; numbering goes back
 to the last durable revision. The *epoch* tells the two sides apart.
 
-Each row carries a CRC of its value: a file that was damaged outside SQLite's own
-checks is refused at opening, with its name, and left as it is.
+While writes fail, `trouble` says why (readiness asks it), and the disk is probed
+until it takes a write again.
+
+The file itself, its checksums and what is refused at opening: `log_file`.
 """
 
 from __future__ import annotations
@@ -29,30 +31,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import queue
 import sqlite3
 import threading
 import time
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from dray.server.store.contract import (
-    Event,
-    Record,
-    StoreDamaged,
-    StoreLocked,
-    StoreUnavailable,
-    ValueAt,
-)
+from dray.server.store.contract import Event, Record, StoreLocked, StoreUnavailable, ValueAt
+from dray.server.store.log_file import Contents, LogFile, row_of
 from dray.server.store.memory import WATCH_BUFFER, MemoryStore, check_expectation, written
 
 FILE_NAME = "store.db"
 LOCK_NAME = "lock"
-FORMAT = 1
 LARGEST_BATCH = 2_000
 SMALL_BATCH = 64  # rows that are written with one statement
 LARGE = 1 << 20  # bytes that the loop does not write itself
@@ -60,18 +55,12 @@ GATHERING = 0.002  # seconds in which a busy loop may add to a batch
 LONG_WRITE = 0.005  # seconds; after one, the thread writes
 DETOUR = 200  # batches that the thread writes then
 CHECKPOINT_BYTES = 16 << 20  # of the WAL, roughly
+PROBE_EVERY = 2.0  # seconds between two attempts to write while writes fail
+PROBE_BYTES = 1 << 20
+PROBE_NAME = "store.db-probe"
 _PAGE = 4096
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS log (
-    revision INTEGER PRIMARY KEY,
-    key TEXT NOT NULL,
-    created INTEGER NOT NULL,
-    crc INTEGER NOT NULL,
-    value BLOB  -- NULL: the key was deleted
-);
-"""
+log = logging.getLogger("dray.server")
 
 
 @dataclass(slots=True)
@@ -95,16 +84,20 @@ class _Forget:
 class SqliteStore(MemoryStore):
     """A store whose acknowledged writes survive kill -9 and power loss."""
 
-    def __init__(self, directory: Path, *, watch_buffer: int = WATCH_BUFFER) -> None:
+    def __init__(
+        self, directory: Path, *, watch_buffer: int = WATCH_BUFFER, expects_content: bool = False
+    ) -> None:
         super().__init__(watch_buffer=watch_buffer)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = directory / FILE_NAME
         self._lock = _lock_directory(directory)
         try:
-            self._database = self._open()
+            self._file = LogFile(self.path, expects_content=expects_content)
         except BaseException:
             os.close(self._lock)
             raise
+        self._database = self._file.database
+        self._take_over(self._file.contents)
         self._next_revision = self._revision + 1
         # key -> newest write on its way to disk (its event tells value or deletion)
         self._in_flight: dict[str, _Append] = {}
@@ -116,6 +109,8 @@ class SqliteStore(MemoryStore):
         self._unsaved = 0  # bytes since the last checkpoint
         # (batch, whether a checkpoint is due after it); None: the end
         self._queue: queue.SimpleQueue[tuple[list[_Append | _Forget], bool] | None] = queue.SimpleQueue()
+        self._trouble = ""  # why writes fail; set by a write, cleared by a probe
+        self._is_probing = False
         self._writer = threading.Thread(target=self._write_forever, name="store-writer", daemon=True)
         self._writer.start()
 
@@ -151,6 +146,13 @@ class SqliteStore(MemoryStore):
         self._submit(_Forget(self._compacted, rows, done))
         await done
 
+    def _take_over(self, contents: Contents) -> None:
+        """Begin with what the file holds."""
+        self._revision, self._compacted = contents.revision, contents.compacted
+        self._records, self._keys = contents.records, sorted(contents.records)
+        self._events.extend(contents.events)
+        self._history_bytes = contents.history_bytes
+
     def close(self) -> None:
         """Finish queued writes, then release the files."""
         if self._closed:
@@ -161,8 +163,12 @@ class SqliteStore(MemoryStore):
             self._waiting = []
         self._queue.put(None)
         self._writer.join()
-        self._database.close()
+        self._file.close()
         os.close(self._lock)
+
+    def trouble(self) -> str:
+        """Return why writes fail at present."""
+        return self._trouble
 
     # --- the event loop's side -----------------------------------------------
 
@@ -255,6 +261,36 @@ class SqliteStore(MemoryStore):
             if not item.done.done():
                 item.done.set_exception(StoreUnavailable(why))
                 item.done.exception()  # a caller that went away must not make the loop complain
+        self._notice_trouble(batch[0].done.get_loop(), why)
+
+    def _notice_trouble(self, loop: asyncio.AbstractEventLoop, why: str) -> None:
+        """Remember that the disk refuses, and ask it now and then whether it still does."""
+        if not self._trouble:
+            log.error("writes fail until this is over: %s", why)
+        self._trouble = why.removeprefix(f"cannot write {self.path}: ")
+        if not self._is_probing and not self._closed:
+            self._is_probing = True
+            loop.create_task(self._probe())
+
+    async def _probe(self) -> None:
+        """Try to write until it works. A small write may work where the next large one does not, so try a large one."""
+        try:
+            while not self._closed:
+                await asyncio.sleep(PROBE_EVERY)
+                try:
+                    await asyncio.to_thread(_fill_and_remove, self.path.with_name(PROBE_NAME))
+                    self._require_open()
+                    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._submit(_Forget(self._compacted, [], done))
+                    await done
+                except (OSError, StoreUnavailable) as problem:
+                    self._trouble = getattr(problem, "strerror", None) or self._trouble
+                    continue
+                log.warning("writes work again")
+                self._trouble = ""
+                return
+        finally:
+            self._is_probing = False
 
     # --- the writer thread's side --------------------------------------------
 
@@ -287,13 +323,7 @@ class SqliteStore(MemoryStore):
         return None
 
     def _write_transaction(self, batch: Sequence[_Append | _Forget]) -> None:
-        rows = []
-        for item in batch:
-            if isinstance(item, _Append):
-                event, record = item.event, item.event.record
-                value = record.value if record is not None else None
-                created = record.created if record is not None else 0
-                rows.append((event.revision, event.key, created, zlib.crc32(value or b""), value))
+        rows = [row_of(item.event) for item in batch if isinstance(item, _Append)]
         if len(rows) == len(batch) <= SMALL_BATCH:
             # One statement is a transaction of its own, and one call is sooner than three.
             values = [each for row in rows for each in row]
@@ -305,74 +335,20 @@ class SqliteStore(MemoryStore):
         for item in batch:
             if isinstance(item, _Forget):
                 self._database.executemany("DELETE FROM log WHERE revision = ?", item.rows)
-                self._set_about("compacted", item.revision)
                 # Deleting the newest row must not let its number be used again.
-                self._set_about("revision", item.revision)
+                self._file.set_about(compacted=item.revision, revision=item.revision)
         self._database.execute("COMMIT")
 
-    # --- opening -------------------------------------------------------------
 
-    def _open(self) -> sqlite3.Connection:
-        is_new = not self.path.exists()
-        if not is_new and self.path.stat().st_size == 0:
-            is_new = True  # a crash between creating and filling the file
-        if is_new:
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-        try:
-            database = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
-        except sqlite3.Error as problem:
-            raise StoreUnavailable(f"cannot open {self.path}: {problem}") from problem
-        try:
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("PRAGMA synchronous=FULL")
-            database.execute("PRAGMA wal_autocheckpoint=0")  # the writer thread sees to it
-            database.executescript(_SCHEMA)
-            self._database = database
-            self._load(database)
-        except sqlite3.DatabaseError as problem:
-            database.close()
-            if isinstance(problem, sqlite3.OperationalError) and "malformed" not in str(problem):
-                raise StoreUnavailable(f"cannot open {self.path}: {problem}") from problem
-            raise StoreDamaged(
-                f"{self.path} is damaged ({problem}); it was left as it is: restore a copy, or move it away to start empty"
-            ) from problem
-        except BaseException:
-            database.close()
-            raise
-        return database
-
-    def _load(self, database: sqlite3.Connection) -> None:
-        about = dict(database.execute("SELECT name, value FROM about"))
-        if about.get("format", FORMAT) != FORMAT:
-            raise StoreUnavailable(
-                f"{self.path} has format {about['format']}, this dray reads format {FORMAT}: use the dray that wrote it"
-            )
-        self._set_about("format", FORMAT)
-        self._compacted = about.get("compacted", 1)
-        self._revision = max(self._compacted, about.get("revision", 1))
-        records: dict[str, Record] = {}
-        query = "SELECT revision, key, created, crc, value FROM log ORDER BY revision"
-        for revision, key, created, crc, value in database.execute(query):
-            if zlib.crc32(value or b"") != crc:
-                raise StoreDamaged(
-                    f"{self.path} is damaged (revision {revision}, {key}: wrong checksum); "
-                    "it was left as it is: restore a copy, or move it away to start empty"
-                )
-            record = Record(key, value, revision, created) if value is not None else None
-            previous = records.get(key)
-            if record is None:
-                records.pop(key, None)
-            else:
-                records[key] = record
-            if revision > self._compacted:
-                self._events.append(Event(revision, key, record, previous))
-                self._history_bytes += len(value or b"")
-            self._revision = max(self._revision, revision)
-        self._records = records
-        self._keys = sorted(records)
-
-    def _set_about(self, name: str, value: int) -> None:
-        self._database.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, value))
+def _fill_and_remove(path: Path) -> None:
+    """Write a file of some size to the disk and remove it; raises OSError when there is no room."""
+    try:
+        with path.open("wb") as opened:
+            opened.write(bytes(PROBE_BYTES))
+            opened.flush()
+            os.fsync(opened.fileno())
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _size(item: _Append | _Forget) -> int:
