@@ -8,7 +8,7 @@ DOCS_STAMP := $(VENV)/.docs-ready
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts heavy attack kubernetes record bench docs docs-serve package clean
+.PHONY: help setup demo test check format lint types contracts heavy attack kubernetes record bench docs docs-serve pictures package clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -76,6 +76,9 @@ docs: $(DOCS_STAMP)  ## build the documentation site into build/site; a broken l
 
 docs-serve: $(DOCS_STAMP)  ## show the documentation at http://127.0.0.1:8000 while you write
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
+pictures: $(STAMP)  ## make the pictures of the documentation from a real session (needs kubectl and chromium)
+	@$(BIN)/python tools/pictures.py
 
 package: $(STAMP)  ## build the sdist and the wheel into dist/
 	@rm -rf dist

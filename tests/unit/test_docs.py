@@ -6,6 +6,7 @@ How blocks are marked:
     ```python sketch     is compiled, and its imports run; the rest needs more than a page can show
     ```yaml              parses; whole objects have no unknown fields
     ```console           in docs/: each `$ dray ...` runs; output below it, if any, is compared
+    ```console cluster   in docs/: runs on the system that the page names (`dray up ...`); tests/e2e/test_pages.py
 """
 
 import argparse
@@ -19,6 +20,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ import yaml
 
 from dray.api.reading import read
 from dray.api.schema import schema_of
-from dray.cli.main import COMMANDS, main
+from dray.cli.main import COMMANDS, main, make_parser
 from dray.control.suite import CONTROLLERS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +44,7 @@ METRIC_MODULES = [
     "dray.driver.metrics",
     "dray.node.agent",
 ]
-FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
 def text_of(page):
@@ -53,9 +55,9 @@ def blocks_of(page, kind):
     """Return (line, code) of the blocks whose fence says `kind`."""
     text = text_of(page)
     return [
-        (text[: found.start()].count("\n") + 2, found[2])
+        (text[: found.start()].count("\n") + 2, textwrap.dedent(found[3]))
         for found in FENCE.finditer(text)
-        if found[1].strip() == kind
+        if found[2].strip() == kind
     ]
 
 
@@ -263,6 +265,51 @@ def test_commands_and_flags_on_the_page_exist(page, flags_by_command):
         unknown += [f"{line}: {flag}" for flag in flags - flags_by_command[words[1]]]
     # Prose such as "dray is a library" is no command: a line of words without a flag is let through.
     assert [line for line in unknown if "--" in line or line.split()[1] in COMMANDS] == []
+
+
+def shown_commands(page):
+    """Return the `dray ...` command lines of a page's blocks: fenced as sh or console, or indented."""
+    text = text_of(page)
+    lines = [
+        line.strip().removeprefix("$ ")
+        for kind in ("sh", "console", "console cluster")
+        for _line, code in blocks_of(page, kind)
+        for line in code.replace("\\\n", " ").splitlines()
+        if kind == "sh" or line.startswith("$ ")
+    ]
+    lines += [line.strip() for line in FENCE.sub("", text).splitlines() if line.startswith("    dray ")]
+    return [
+        words
+        for line in lines
+        for words in commands_in(line)
+        if re.fullmatch("dray [a-z-]+", " ".join(words[:2]))
+    ]
+
+
+def commands_in(line):
+    """Return the words of each command of a shell line; redirections and comments end one."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    commands = [[]]
+    for word in lexer:
+        if set(word) <= set("();<>|&"):
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return commands
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if shown_commands(page)], ids=str)
+def test_command_lines_on_the_page_are_complete_and_well_formed(page, capsys):
+    parser = make_parser()
+    wrong = []
+    for words in shown_commands(page):
+        try:
+            parser.parse_args(words[1:])
+        except SystemExit as end:
+            if end.code:  # --help ends, too
+                wrong.append((" ".join(words), capsys.readouterr().err.splitlines()[-1]))
+    assert wrong == []
 
 
 # --- nothing is left out ---------------------------------------------------------------

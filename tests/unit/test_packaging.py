@@ -80,7 +80,7 @@ def test_links_of_the_published_readme_lead_to_the_repository_at_this_version(mo
     assert len(links) > 10
     assert [link for link in links if not link.startswith("https://")] == []
     assert f"{REPOSITORY}/blob/v{dray.__version__}/docs/tutorial.md" in links
-    assert f"{REPOSITORY}/raw/v{dray.__version__}/docs/images/map.svg" in links
+    assert f"{REPOSITORY}/raw/v{dray.__version__}/docs/images/session.svg" in links
 
 
 def test_a_build_that_knows_no_repository_has_no_dead_links_and_no_addresses(monkeypatch):

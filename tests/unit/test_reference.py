@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import json
 import re
 import sys
 from pathlib import Path
@@ -94,3 +95,20 @@ def test_every_page_of_the_docs_is_in_the_navigation_of_the_site():
     outside = [page.removeprefix("project/") for page in listed if page.startswith("project/")]
     assert [page for page in outside if not (ROOT / page).is_file()] == []
     assert {path.name for path in ROOT.glob("*.md")} - set(outside) == {"README.md"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/images").iterdir()), ids=lambda path: path.name)
+def test_pictures_are_small_and_used(path):
+    assert path.stat().st_size <= 300_000
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    assert any(f"images/{path.name}" in page.read_text("utf-8") for page in pages)
+
+
+def test_the_terminal_recording_is_an_asciicast():
+    head, *events = [
+        json.loads(line) for line in (ROOT / "docs/images/session.cast").read_text("utf-8").splitlines()
+    ]
+    assert head["version"] == 2
+    assert [each[0] for each in events] == sorted(each[0] for each in events)
+    assert all(kind == "o" and isinstance(text, str) for _, kind, text in events)
+    assert max(len(line) for line in "".join(text for *_, text in events).split("\r\n")) <= head["width"]

@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands and flags."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     new = actions.add_parser("new", help="write a working driver to start from, with a test")
-    new.add_argument("name", help="the driver's name, a domain of yours: gpu.example.com")
+    new.add_argument("name", type=_driver_name, help="the driver's name, a domain of yours: gpu.example.com")
     new.add_argument("folder", type=Path, nargs="?", default=Path(), help="where to write (default: here)")
 
     serve = actions.add_parser("run", help="run a driver that is shipped with dray")
@@ -55,6 +55,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--wait", type=seconds(), default=30.0, metavar="SECONDS", help="patience for registration and slices"
     )
+
+
+def _driver_name(text: str) -> str:
+    from dray.driver import DriverError
+    from dray.driver.skeleton import checked_name
+
+    try:
+        return checked_name(text)
+    except DriverError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _common(parser: argparse.ArgumentParser) -> None:

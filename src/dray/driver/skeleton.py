@@ -108,10 +108,16 @@ def test_unprepare_succeeds_with_nothing_to_undo() -> None:
 '''
 
 
-def write_skeleton(name: str, folder: Path) -> list[Path]:
-    """Write the driver and its test; refuse names that Kubernetes would, and files that are there already."""
+def checked_name(name: str) -> str:
+    """Return the name of a driver; raises DriverError for one that Kubernetes would refuse."""
     if not _NAME.match(name) or len(name) > 63 or "." not in name:
         raise DriverError(f"{name!r} is not a driver name; it is a domain of yours, like gpu.example.com")
+    return name
+
+
+def write_skeleton(name: str, folder: Path) -> list[Path]:
+    """Write the driver and its test; refuse names that Kubernetes would, and files that are there already."""
+    checked_name(name)
     module = re.sub(r"[^a-z0-9]+", "_", name.partition(".")[0]).strip("_") + "_driver"
     if module[0].isdigit():
         module = f"dra_{module}"
