@@ -23,7 +23,7 @@ import replay  # noqa: E402
 from browser import browser_page  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
-COLUMNS, ROWS = 118, 44
+COLUMNS, ROWS = 142, 44
 SYSTEM = "--no-host --sim dgx-h100 --sim dgx-a100-mig --sim l40s-shared"
 SESSION = [  # command, seconds that a reader needs for its output
     ("kubectl apply -f examples/07-match-attribute/manifest.yaml", 2.0),

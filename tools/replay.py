@@ -50,7 +50,7 @@ VARYING = [
     (re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{8,10}-[bcdfghjklmnpqrstvwxz2456789]{5}\b"), "-<set>-<id>"),
     (re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}\b"), "-<id>"),
     (re.compile(r"-[0-9a-f]{10}\b"), "-<hash>"),
-    (re.compile(r"/tmp/[\w./-]+"), "<path>"),
+    (re.compile(r"/(tmp|home)/[\w./-]+"), "<path>"),
     (re.compile(r"\b(127|10)\.\d+\.\d+\.\d+(:\d+)?\b"), "<address>"),
     (re.compile(r"\b\d+(\.\d+)?( ?(ms|s|m|h)(\d+(s|m))?)\b"), "<age>"),
     (re.compile(r"[ \t]+"), " "),
@@ -294,7 +294,9 @@ def renew(page: Path, cluster: Cluster, patience: float = SETTLE_SECONDS) -> int
         (step, printed) for step, printed in play(page, cluster, patience) if not agrees(step.shown, printed)
     ]
     for step, printed in reversed(changed):
-        lines[step.first : step.first + len(step.shown)] = [line.rstrip() for line in printed]
+        lines[step.first : step.first + len(step.shown)] = [
+            line.rstrip().replace(str(cluster.folder), "/home/me") for line in printed
+        ]
     page.write_text("\n".join(lines) + "\n", "utf-8")
     return len(changed)
 
