@@ -10,22 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import re
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from attack import agents, drivers
 from attack.bombs import bombs
 from attack.clients import BULK, CLIENTS, drain, fill
 from attack.findings import Findings, cause_of, expected_failure, tracebacks_of
 from attack.fuzzing import Judge, Tally, fuzz, grow
 from attack.monitoring import Beats, Monitor
-from attack.servers import Server
+from attack.servers import Server, resident_bytes
 from attack.species import setup_requests, species_of
 from attack.templates import templates
-from attack.wire import Answer, Request, ask, client_tls
+from attack.wire import Answer, Request, ask, client_tls, json_request
 
 MOST_HEARTBEAT = 250.0  # ms, corrected for a busy machine
 MOST_GROWTH = 64.0  # MB between the first tenth of the requests and the end
@@ -46,13 +51,14 @@ class Plan:
     seed: str = "1"
     bombs: str = ""  # regular expression: only bombs of these names
     bulk: int = 30  # MB of objects that clients list and watch without reading
+    driving: float = 30.0  # seconds that a node runs among hostile drivers
     hold: float = 8.0  # seconds that bad clients stay
 
 
 class Campaign:
     """A run against a server."""
 
-    PHASES = ("fuzz", "bombs", "clients")
+    PHASES = ("fuzz", "bombs", "clients", "agents", "drivers")
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan = plan
@@ -60,6 +66,7 @@ class Campaign:
         self.findings = Findings()
         self.figures: dict[str, Any] = {}
         self.tally = Tally()
+        shutil.rmtree(folder / "server", ignore_errors=True)  # of an earlier run
         self.server = Server(folder / "server")
         self.server.start()
         self.monitor = Monitor(self.server.port, self.server.pid)
@@ -215,6 +222,111 @@ class Campaign:
                 )
         asyncio.run(drain(self.server.port))
         self.figures["clients"] = table
+
+    def _agents(self) -> None:
+        """Ask for logs and commands of pods whose node agent is hostile."""
+        self._restart()
+        asyncio.run(self._ask_agents())
+
+    async def _ask_agents(self) -> None:
+        table = {}
+        async with agents.Agents(self.folder) as hostile:
+            for request in agents.objects(hostile.port):
+                await self._ask(request)
+            for name, request in agents.questions():
+                before = self.monitor.report(self.server.pid)
+                found = await agents.ask_a_few(self.server.port, request)
+                example = {"request": request.record(), "agent": name}
+                beats = self.look(f"agent {name}", example, quiet=True)
+                growth = beats.memory_peak - before.memory
+                table[name] = [sorted({each.status for each in found}), round(beats.worst), round(growth)]
+                if growth > MOST_PEAK:
+                    self.findings.add(
+                        "memory",
+                        f"agent {name} made the server take more than {MOST_PEAK:.0f} MB",
+                        {"MB": growth},
+                    )
+                if hostile.reached:
+                    self.findings.add(
+                        "redirect", f"the server spoke to an internal service for agent {name}", example
+                    )
+                    hostile.reached = 0
+        self.figures["agents"] = len(table)
+        (self.folder / "agents.json").write_text(json.dumps(table, indent=1))
+
+    def _drivers(self) -> None:
+        """Run a node among hostile drivers; the pod of the good one must start all the same."""
+        self._restart()
+        with tempfile.TemporaryDirectory(prefix="da-") as short:  # paths of sockets are short
+            folder = Path(short)
+            (folder / "s").mkdir()
+            node = drivers.Node(self.server, folder)
+            context = multiprocessing.get_context("spawn")
+            hostile = context.Process(
+                target=drivers.serve_hostile, args=(str(node.registry), str(folder / "s"), 300.0), daemon=True
+            )
+            hostile.start()
+            try:
+                asyncio.run(self._drive(node))
+            finally:
+                node.stop()
+                hostile.kill()
+                hostile.join(10)
+            for cause, text in tracebacks_of(node.log.read_text(errors="replace")):
+                self.findings.add("traceback", f"node: {cause}", {"log": text})
+            shutil.copy(node.log, self.folder / "node.log")
+
+    async def _drive(self, node: drivers.Node) -> None:
+        for _ in range(200):
+            if (node.root / "serving").exists() and (
+                await self._ask(Request("GET", f"/api/v1/nodes/{drivers.NODE}"))
+            ).status == 200:
+                break
+            await asyncio.sleep(0.1)
+        before = resident_bytes(node.process.pid) / 1e6
+        for name in [*drivers.names(), "good"]:
+            pod, claim, status = drivers.pod_requests(name, f"{name}.example.com")
+            uid = json.loads((await self._ask(pod)).body)["metadata"]["uid"]
+            await self._ask(claim)
+            patch = drivers.allocation(f"{name}.example.com", f"with-{name}", uid)
+            await self._ask(json_request("PATCH", status, patch, content="application/merge-patch+json"))
+        peak = phase = 0.0
+        began, phases = time.monotonic(), ""
+        while time.monotonic() - began < self.plan.driving:
+            await asyncio.sleep(0.25)
+            peak = max(peak, resident_bytes(node.process.pid) / 1e6)
+            answer = await self._ask(Request("GET", f"/api/v1/namespaces/{drivers.NAMESPACE}/pods/with-good"))
+            phases = json.loads(answer.body).get("status", {}).get("phase", "")
+            if phases == "Running" and not phase:
+                phase = time.monotonic() - began
+        lease = await self._ask(
+            Request("GET", f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{drivers.NODE}")
+        )
+        self.figures["drivers"] = {
+            "good pod running after s": round(phase, 1),
+            "node memory MB": round(peak - before),
+        }
+        if node.process.poll() is not None:
+            self.findings.add(
+                "death", f"the node agent died ({node.process.returncode}) among hostile drivers"
+            )
+        if not phase:
+            self.findings.add(
+                "starved",
+                f"the pod of the good driver does not run beside hostile drivers (it is {phases or 'not there'})",
+            )
+        if peak - before > MOST_PEAK:
+            self.findings.add(
+                "memory",
+                f"hostile drivers made the node take more than {MOST_PEAK:.0f} MB",
+                {"MB": round(peak - before)},
+            )
+        renewed = json.loads(lease.body).get("spec", {}).get("renewTime", "") if lease.status == 200 else ""
+        age = time.time() - datetime.fromisoformat(renewed).timestamp() if renewed else 1e9
+        if age > 25:
+            self.findings.add(
+                "starved", "the node's lease is not renewed beside hostile drivers", {"age": age}
+            )
 
     def _take(self, tally: Tally, findings: Findings) -> None:
         self.tally.merge(tally.record())

@@ -98,14 +98,14 @@ def _watch(port: int, pid: int, control: Connection, patience: float) -> None:
         seen.late += net > 0.1
         seen.memory = resident_bytes(pid) / 1e6
         seen.memory_peak = max(seen.memory_peak, seen.memory)
-        while control.poll(max(0.0, PERIOD - took)):
+        if control.poll(max(0.0, PERIOD - took)):
             order = control.recv()
             if order is None:
                 probe.close()
                 return
             pid = order
             control.send(asdict(seen))
-            seen = Beats()
+            seen = Beats()  # the next report has at least one beat, since orders are read after beats
 
 
 class Monitor:

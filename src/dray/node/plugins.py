@@ -211,7 +211,7 @@ class PluginRegistry:
     def _look(self) -> None:
         sockets: dict[Path, int] = {}
         for entry in self.folder.glob("*.sock"):
-            with contextlib.suppress(FileNotFoundError):  # it may vanish between two looks
+            with contextlib.suppress(OSError):  # it may vanish between two looks, or be a loop of links
                 found = entry.stat()
                 if stat.S_ISSOCK(found.st_mode):
                     sockets[entry] = found.st_ino
