@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -37,6 +38,7 @@ MOST_GROWTH = 64.0  # MB between the first tenth of the requests and the end
 MOST_PEAK = 128.0  # MB that one bomb or one sort of client may take while it lasts
 RESTART_ABOVE = 400.0  # MB that bombs may leave behind before the server is started afresh
 KEPT_BODY = 20_000  # bytes of a bomb that go into the findings; larger ones are found by name
+BOMB_SECONDS = 20.0  # after which a server that does not answer is ended
 SETTLING = 3.0  # seconds of quiet before memory is compared
 
 
@@ -145,6 +147,18 @@ class Campaign:
             began = time.monotonic()
             answer = asyncio.run(self._ask(request))
             took = time.monotonic() - began
+            if answer.status == 0 and took >= BOMB_SECONDS and not self.server.death():
+                place = self.server.abort()
+                self.findings.add(
+                    "hang",
+                    f"bomb {re.sub(r'[0-9]+', '_', name)} is not answered in {BOMB_SECONDS:.0f} s: {place}",
+                    {"bomb": name},
+                )
+                print(f"  {name}: no answer, in {place}", file=sys.stderr, flush=True)
+                table[name] = [0, round(took), 0, 0]
+                self.server.start()
+                self.monitor.report(self.server.pid)
+                continue
             example = {
                 "request": request.record()
                 if len(request.body) < KEPT_BODY
@@ -184,7 +198,7 @@ class Campaign:
 
     async def _ask(self, request: Request) -> Answer:
         try:
-            return await ask(self.server.port, request, client_tls(), 90.0)
+            return await ask(self.server.port, request, client_tls(), BOMB_SECONDS)
         except OSError:
             return Answer(0)
 

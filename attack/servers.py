@@ -117,6 +117,21 @@ class Server:
             self._process.kill()
             self._process.wait(20)
 
+    def abort(self) -> str:
+        """End a process that does not answer; returns where it was, innermost place first."""
+        assert self._process is not None
+        before = self.log.stat().st_size
+        self._process.send_signal(signal.SIGABRT)
+        self._process.wait(20)
+        with self.log.open("rb") as log:
+            log.seek(before)
+            said = log.read().decode("utf-8", "replace")
+        self._log_read = self.log.stat().st_size
+        frames = re.findall(
+            r'File "[^"]*/src/(dray/[^"]+)", line \d+ in (\S+)', said.partition("Current thread")[2] or said
+        )
+        return " < ".join(f"{path}:{name}" for path, name in frames[:6])
+
     def new_log(self) -> str:
         """Return what was logged since the last call."""
         with self.log.open("rb") as log:

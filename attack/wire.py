@@ -222,11 +222,23 @@ def _take_chunks(buffer: bytearray, status: int, head: bytes, position: int) -> 
 
 
 async def ask(port: int, request: Request, tls: ssl.SSLContext, patience: float = 60.0) -> Answer:
-    """Send one request on a connection of its own."""
-    pending: list[Request] = [request]
-    found: list[Answer] = []
-    connection = Connection(
-        lambda: pending.pop() if pending else None, lambda _, answer: found.append(answer)
-    )
-    await connection.run(port, tls, patience)
-    return found[0] if found else Answer(0)
+    """Send one request on a connection of its own; status 0 if no whole answer came in time."""
+    writer = None
+    buffer = bytearray()
+    try:
+        async with asyncio.timeout(patience):
+            reader, writer = await asyncio.open_connection(HOST, port, ssl=tls)
+            writer.write(request.encode())
+            while True:
+                found = take_answer(buffer)
+                if found is not None:
+                    return found
+                piece = await reader.read(1 << 20)
+                if not piece:
+                    return Answer(0)
+                buffer += piece
+    except (OSError, TimeoutError):
+        return Answer(0)
+    finally:
+        if writer is not None:
+            writer.transport.abort()
