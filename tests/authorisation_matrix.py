@@ -41,7 +41,7 @@ TEAM_RBAC = f"{RBAC}/namespaces/team"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/team/deployments"
 ACCESS, IDENTITY = "/apis/authorization.k8s.io/v1", "/apis/authentication.k8s.io/v1"
-MERGE, JSON = "application/merge-patch+json", "application/json"
+MERGE, JSON, APPLY = "application/merge-patch+json", "application/json", "application/apply-patch+yaml"
 DRY = "dryRun=All"
 
 
@@ -376,6 +376,10 @@ def _nodes() -> Iterator[Row]:
 
 def _escalation() -> Iterator[Row]:
     everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+    applied = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied"}}
+    yield _row(
+        "create a config map by apply", "PATCH", f"{TEAM}/configmaps/applied?fieldManager=m", applied, APPLY
+    )
     yield _row("grant everything by a role", "POST", f"{TEAM_RBAC}/roles", named("new", rules=[everything]))
     yield _row(
         "grant everything by a cluster role", "POST", f"{RBAC}/clusterroles", named("new", rules=[everything])

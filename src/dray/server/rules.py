@@ -65,6 +65,10 @@ class Surroundings:
                 return check_admin_access(new, self._namespace_labels(call))
         return []
 
+    def check_may_create(self, call: Call) -> None:
+        """Raise the 403 where an update or a patch would create an object and its writer may not create."""
+        self.authorizer.check(_attributes(call, "create"))
+
     def status(self, call: Call, new: Object, old: Object) -> list[FieldError]:
         """Judge a new status."""
         kind = call.route.kind
@@ -74,17 +78,7 @@ class Surroundings:
         if "DRAAdminAccess" in self.features and check_admin_access_of_status(new, old, None):
             problems += check_admin_access_of_status(new, old, self._namespace_labels(call))
         if "DRAResourceClaimGranularStatusAuthorization" in self.features:
-            route = call.route
-            asked = Attributes(
-                call.user,
-                route.verb,
-                route.kind.group,
-                route.kind.plural,
-                "status",
-                route.namespace,
-                route.name,
-                version=route.version,
-            )
+            asked = _attributes(call, call.route.verb, "status")
             statuses = (new.get("status") or {}, old.get("status") or {})
             problems += self.authorizer.check_claim_status(asked, *statuses)
         return problems
@@ -113,3 +107,18 @@ class Surroundings:
         namespace = self.reader.get("", "namespaces", "", call.route.namespace)
         labels: dict[str, str] = ((namespace or {}).get("metadata") or {}).get("labels") or {}
         return labels
+
+
+def _attributes(call: Call, verb: str, subresource: str = "") -> Attributes:
+    route = call.route
+    kind = route.kind
+    return Attributes(
+        call.user,
+        verb,
+        kind.group,
+        kind.plural,
+        subresource,
+        route.namespace,
+        route.name,
+        version=route.version,
+    )

@@ -33,6 +33,8 @@ from dray.server.tokens import User
 log = logging.getLogger("dray.server")
 
 _READING = ("GET", "HEAD")
+# Websockets begin with a GET, but running a command in a pod is no reading: `create` is needed as well.
+_CONNECTING = frozenset({"exec", "attach", "portforward"})
 
 Responder = Callable[[Request], Response | None]
 Handle = Callable[[Call], Awaitable[Response]]
@@ -97,7 +99,15 @@ class ApiServer:
         if path is None or not path.resource:
             self.authorizer.check(Attributes(user, request.method.lower(), path=request.path))
             return self._other(request, path)
-        self.authorizer.check(self.attributes(request, path, user))
+        asked = self.attributes(request, path, user)
+        self.authorizer.check(asked)
+        if (
+            asked.verb == "get"
+            and asked.resource == "pods"
+            and not asked.group
+            and asked.subresource in _CONNECTING
+        ):
+            self.authorizer.check(asked._replace(verb="create"))
         route = find_route(request, path, self.catalogue.find, self.catalogue.serves_group(path.group))
         if route is None:
             return text_response(404, "404 page not found\n")

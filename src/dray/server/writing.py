@@ -72,6 +72,9 @@ class ExtraValidation(Protocol):
     def create(self, call: Call, new: Object) -> list[FieldError]:
         """Judge a new object."""
 
+    def check_may_create(self, call: Call) -> None:
+        """Raise the 403 where an update or a patch would create an object and its writer may not create."""
+
     def status(self, call: Call, new: Object, old: Object) -> list[FieldError]:
         """Judge a new status."""
 
@@ -172,6 +175,7 @@ class Writer:
                     raise errors.not_found(kind.group, kind.plural, route.name)
                 if uid:
                     raise _uid_conflict(call, uid, "")
+                self.rules.check_may_create(call)
                 new = transform(None)
                 new["metadata"].pop("resourceVersion", None)
                 try:
