@@ -26,7 +26,6 @@ import contextlib
 import re
 import socket
 import ssl
-from collections import deque
 from collections.abc import AsyncIterator
 
 from dray.client.endpoint import Proxy
@@ -82,7 +81,7 @@ class Connection(asyncio.Protocol):
         self._is_chunked = False
         self._parts: list[bytes] = []
         self._answer: asyncio.Future[tuple[int, Headers, bytes]] | None = None
-        self._pieces: deque[bytes] = deque()
+        self._pieces: list[bytes] = []
         self._waiting = 0  # bytes in `_pieces`
         self._is_paused = False
         self._stream_error: str | None = None
@@ -111,9 +110,11 @@ class Connection(asyncio.Protocol):
         try:
             while True:
                 while self._pieces:
-                    piece = self._pieces.popleft()
-                    self._waiting -= len(piece)
-                    if self._is_paused and self._waiting < _PAUSE_ABOVE // 2 and self._transport is not None:
+                    # Small chunks that have come together are handed out together: that costs less.
+                    piece = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+                    self._pieces.clear()
+                    self._waiting = 0
+                    if self._is_paused and self._transport is not None:
                         self._is_paused = False
                         self._transport.resume_reading()
                     yield piece
