@@ -192,6 +192,7 @@ class Cluster:
         )
         self._wait_until_up()
         self._before = self._objects()
+        self._drivers = set(self._slices().values())
 
     def _wait_until_up(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -217,6 +218,18 @@ class Cluster:
             if each["kind"] != "ResourceSlice"
             or not each["metadata"].get("ownerReferences")  # a driver's own
         }
+
+    def _slices(self) -> dict[str, str]:
+        items = json.loads(self._kubectl("get", "resourceslices", "--output=json") or '{"items": []}')[
+            "items"
+        ]
+        return {each["metadata"]["name"]: each["spec"]["driver"] for each in items}
+
+    def forget_drivers(self) -> None:
+        """Delete the slices of drivers that a page started; they must have ended."""
+        left = [name for name, driver in self._slices().items() if driver not in self._drivers]
+        if left:
+            self._kubectl("delete", "resourceslices", *left)
 
     def reset(self) -> None:
         """Delete what a page left behind."""
@@ -273,6 +286,7 @@ def play(page: Path, cluster: Cluster, patience: float = SETTLE_SECONDS) -> Iter
             cluster.reset()  # while drivers that the page started still run: pods need them to end
         finally:
             shell.close()
+            cluster.forget_drivers()
 
 
 def differences(page: Path, cluster: Cluster, patience: float = SETTLE_SECONDS) -> list[str]:

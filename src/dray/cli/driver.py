@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     serve.add_argument("--faults", type=Path, metavar="FILE", help="for sim: file with faults to play")
     serve.add_argument("--metrics-port", type=port, metavar="PORT")
 
-    check = actions.add_parser("check", help="put any driver through its paces, as kubelet would")
+    check = actions.add_parser("check", help="test any driver as kubelet would use it")
     _common(check)
     check.add_argument(
         "--socket-dir",
@@ -53,7 +53,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     check.add_argument("--namespace", default="default")
     check.add_argument(
-        "--wait", type=seconds(), default=30.0, metavar="SECONDS", help="patience for registration and slices"
+        "--wait",
+        type=seconds(),
+        default=30.0,
+        metavar="SECONDS",
+        help="how long to wait for registration and slices",
     )
 
 

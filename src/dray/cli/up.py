@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--runtime", default="process", choices=("process", "runc", "none"),
         help="how containers run: process (no isolation), runc (root), none (states only)",
     )  # fmt: skip
-    parser.add_argument("--no-host", action="store_true", help="this machine itself is no node")
+    parser.add_argument("--no-host", action="store_true", help="do not make this machine a node")
     parser.add_argument(
         "--host-name", default=socket.gethostname().lower(), help="name of this machine's node"
     )

@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NODE",
-        help="take this node away and place its pods anew",
+        help="remove this node and place its pods on the others",
     )
     parser.add_argument(
         "--policy",
