@@ -184,3 +184,21 @@ async def test_a_closed_store_refuses_writes(store: Store) -> None:
     store.close()
     with pytest.raises(StoreUnavailable):
         await store.put("/a/x", text("v"))
+
+
+async def test_much_history_is_forgotten_in_steps_between_which_others_run(store, monkeypatch):
+    from dray.server.store import memory, sqlite
+
+    monkeypatch.setattr(memory, "COMPACTED_AT_ONCE", 10)
+    monkeypatch.setattr(sqlite, "COMPACTED_AT_ONCE", 10)
+    for number in range(95):
+        await store.put(f"/a/{number % 3}", lambda revision: b"%d" % revision)
+    steps = set()
+    compacting = asyncio.create_task(store.compact(store.revision))
+    while not compacting.done():
+        steps.add(store.compacted)
+        assert len(store.list("/a/").records) == 3
+        await asyncio.sleep(0)
+    await compacting
+    assert len(steps) >= 8
+    assert (store.compacted, store.history()[0]) == (store.revision, 0)

@@ -19,10 +19,13 @@ What is refused with a way out, and what is only said:
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 import os
 import sqlite3
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,7 +90,8 @@ class LogFile:
             raise StoreUnavailable(f"cannot open {path}: {problem}") from problem
         try:
             self._prepare()
-            self.contents = self._load()
+            with _without_collector():
+                self.contents = self._load()
             if was_written and not has_wal and self._about.get("open"):
                 log.warning(
                     "%s was copied or killed while in use, and %s-wal is not beside it: unless SQLite made "
@@ -171,6 +175,18 @@ class LogFile:
         self.database.executemany("UPDATE log SET crc = ? WHERE revision = ?", sums)
         self.set_about(format=FORMAT)
         self.database.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Let many objects be made that all stay: the collector would look through them again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _take(contents: Contents, revision: int, key: str, record: Record | None) -> None:

@@ -35,6 +35,8 @@ from dray.server.store.contract import (
 # whole, so this is reached only when its client stopped reading.
 WATCH_BUFFER = 10_000
 
+COMPACTED_AT_ONCE = 2_000  # events; more would keep the event loop from everybody else
+
 # Above every character that a key may hold, so prefix + this ends the prefix's range.
 _LAST = "\U0010ffff"
 
@@ -176,8 +178,12 @@ class MemoryStore:
         return watch
 
     async def compact(self, revision: int) -> None:
-        """Forget how the state at `revision` came about."""
-        self._trim(revision)
+        """Forget how the state at `revision` came about, some of it at a time."""
+        while True:
+            self._trim(revision, COMPACTED_AT_ONCE)
+            if self._compacted >= min(revision, self._revision):
+                return
+            await asyncio.sleep(0)
 
     def observe(self, observer: Observer) -> None:
         """Call a function for every event as it becomes visible."""
@@ -229,11 +235,14 @@ class MemoryStore:
                 # A new dict, because `commit` may be iterating over this one.
                 self._watches_by_prefix = {k: v for k, v in self._watches_by_prefix.items() if v}
 
-    def _trim(self, revision: int) -> Sequence[Event]:
-        """Drop the events up to a revision from memory and return them."""
+    def _trim(self, revision: int, most: int) -> Sequence[Event]:
+        """Drop the oldest events from memory, up to a revision and a number, and return them."""
         revision = min(revision, self._revision)
         dropped: list[Event] = []
         while self._events and self._events[0].revision <= revision:
+            if len(dropped) == most:
+                revision = dropped[-1].revision
+                break
             event = self._events.popleft()
             self._history_bytes -= len(event.record.value) if event.record else 0
             dropped.append(event)

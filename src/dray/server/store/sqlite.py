@@ -44,7 +44,7 @@ from pathlib import Path
 
 from dray.server.store.contract import Event, Record, StoreLocked, StoreUnavailable, ValueAt
 from dray.server.store.log_file import Contents, LogFile, row_of
-from dray.server.store.memory import WATCH_BUFFER, MemoryStore, check_expectation, written
+from dray.server.store.memory import COMPACTED_AT_ONCE, WATCH_BUFFER, MemoryStore, check_expectation, written
 
 FILE_NAME = "store.db"
 LOCK_NAME = "lock"
@@ -134,17 +134,21 @@ class SqliteStore(MemoryStore):
         return event
 
     async def compact(self, revision: int) -> None:
-        """Forget history, in memory at once and on disk soon."""
+        """Forget history, in memory and on disk, some of it at a time: reads and writes go on in between."""
         self._require_open()
-        rows: list[tuple[int]] = []
-        for event in self._trim(revision):
-            if event.previous is not None:
-                rows.append((event.previous.revision,))
-            if event.record is None:
-                rows.append((event.revision,))
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._submit(_Forget(self._compacted, rows, done))
-        await done
+        while True:
+            rows: list[tuple[int]] = []
+            for event in self._trim(revision, COMPACTED_AT_ONCE):
+                if event.previous is not None:
+                    rows.append((event.previous.revision,))
+                if event.record is None:
+                    rows.append((event.revision,))
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._submit(_Forget(self._compacted, rows, done))
+            await done
+            if self._compacted >= min(revision, self._revision):
+                return
+            self._require_open()
 
     def _take_over(self, contents: Contents) -> None:
         """Begin with what the file holds."""
