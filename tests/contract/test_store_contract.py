@@ -1,6 +1,7 @@
 """One suite for every store: what the API server may rely on."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -202,3 +203,18 @@ async def test_much_history_is_forgotten_in_steps_between_which_others_run(store
     await compacting
     assert len(steps) >= 8
     assert (store.compacted, store.history()[0]) == (store.revision, 0)
+
+
+async def test_thousands_of_watchers_are_woken_in_groups_and_each_is_woken(store):
+    watches = [store.watch("/a/", store.revision) for _ in range(1_000)]
+    waiting = [asyncio.create_task(watch.next()) for watch in watches]
+    await asyncio.sleep(0)
+    await store.put("/a/x", lambda _: b"v")
+    done = []
+    while not all(task.done() for task in waiting):
+        done.append(sum(task.done() for task in waiting))
+        await asyncio.sleep(0)
+    assert max(after - before for before, after in itertools.pairwise([0, *done])) <= 200
+    assert {event.key for task in waiting for event in task.result()} == {"/a/x"}
+    await store.put("/a/y", lambda _: b"v")
+    assert [len(await watch.next()) for watch in watches] == [1] * 1_000

@@ -1,6 +1,7 @@
 """What only the durable store promises: reopening, locking, damage."""
 
 import asyncio
+import contextlib
 import shutil
 import sqlite3
 import threading
@@ -158,7 +159,7 @@ async def test_a_failing_disk_fails_everything_queued_and_the_store_goes_on(tmp_
 
 
 def changed(path: Path, statement: str) -> None:
-    with sqlite3.connect(path / "store.db") as database:
+    with contextlib.closing(sqlite3.connect(path / "store.db", isolation_level=None)) as database:
         database.execute(statement)
 
 
@@ -214,7 +215,7 @@ async def test_a_file_of_the_first_format_is_checked_and_gets_new_checksums(tmp_
     second = await store.put("/a/y", value)
     await store.delete("/a/y")
     store.close()
-    with sqlite3.connect(tmp_path / "store.db") as database:
+    with contextlib.closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as database:
         database.create_function("crc", 1, lambda data: zlib.crc32(data or b""))
         database.execute("UPDATE log SET crc = crc(value)")
         database.execute("DELETE FROM about WHERE name IN ('crc', 'open')")

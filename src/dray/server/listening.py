@@ -10,6 +10,7 @@ moment (the kernel keeps the clients waiting) and says so once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import resource
@@ -53,7 +54,7 @@ class Listener:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}  # in order of arrival
         self._said: dict[str, float] = {}  # what was logged, and when
         self._is_closed = False
 
@@ -102,15 +103,29 @@ class Listener:
                 self._loop.remove_reader(listening)
                 self._loop.call_later(PAUSE, self._resume, listening)
                 return
-            if not self._connections.has_room():
+            has_room = self._connections.has_room()
+            is_making_room = not has_room and self._end_oldest_handshake()
+            if not has_room and not is_making_room:
                 accepted.close()
                 self._say("limit", f"all {self._connections.limit} connections are in use; closing new ones")
                 continue
             accepted.setblocking(False)
             self._connections.handshaking += 1
             task = self._loop.create_task(self._begin(accepted))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            self._handshakes[task] = accepted
+            task.add_done_callback(self._handshakes.pop)
+            if is_making_room:
+                return  # the place is free in the next turn of the loop
+
+    def _end_oldest_handshake(self) -> bool:
+        """Make room: who does not begin to speak TLS goes before who has just come."""
+        oldest = next((task for task in self._handshakes if not task.cancelling()), None)
+        if oldest is None:
+            return False
+        with contextlib.suppress(OSError):
+            self._handshakes[oldest].shutdown(socket.SHUT_RDWR)
+        oldest.cancel()
+        return True
 
     def _resume(self, listening: socket.socket) -> None:
         if not self._is_closed:

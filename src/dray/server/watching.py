@@ -57,6 +57,7 @@ class WatchStreams:
         self._reader = reader
         self._lines: dict[tuple[int, str, str], bytes] = {}
         self._lines_size = 0  # bytes
+        self._last_past: tuple[Record, Object] | None = None
 
     async def open(
         self, route: Route, options: ListOptions, selection: Selection, show: Show | None
@@ -112,7 +113,7 @@ class WatchStreams:
         if event_type != "DELETED" and event.record is not None:
             return self._versions.outgoing(kind, self._objects.decoded(kind, event.record), version)
         assert event.previous is not None
-        last = self._objects.decoded_past(kind, event.previous)
+        last = self._past(kind, event.previous)
         gone = {**last, "metadata": {**last["metadata"], "resourceVersion": str(event.revision)}}
         return self._versions.outgoing(kind, gone, version)
 
@@ -122,13 +123,18 @@ class WatchStreams:
             if event.record is None:
                 return "DELETED"
             return "ADDED" if event.previous is None else "MODIFIED"
-        did = event.previous is not None and selection.accepts(
-            self._objects.decoded_past(kind, event.previous)
-        )
+        did = event.previous is not None and selection.accepts(self._past(kind, event.previous))
         does = event.record is not None and selection.accepts(self._objects.selectable(kind, event.record))
         if does:
             return "MODIFIED" if did else "ADDED"
         return "DELETED" if did else ""
+
+    def _past(self, kind: Kind, record: Record) -> Object:
+        """Return a replaced object; all watchers of one kind ask for the same one, one after the other."""
+        found = self._last_past
+        if found is None or found[0] is not record:
+            found = self._last_past = (record, self._objects.decoded_past(kind, record))
+        return found[1]
 
     def accepts(self, kind: Kind, selection: Selection, record: Record) -> bool:
         """Return whether a selection sees a record."""

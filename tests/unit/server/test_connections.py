@@ -4,6 +4,8 @@ import asyncio
 import errno
 import logging
 import os
+import ssl
+from datetime import UTC, datetime
 
 import pytest
 
@@ -13,6 +15,7 @@ from dray.server.connections import BodyBudget, Connections
 from dray.server.errors import ApiError
 from dray.server.front import Front
 from dray.server.listening import Listener
+from dray.server.pki import prepare, server_tls
 from dray.server.requests import text_response
 
 
@@ -113,6 +116,27 @@ async def test_connections_beyond_the_limit_are_closed_and_taken_again_when_ther
             reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
             writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             assert (await reader.read()).endswith(b"hello")
+    finally:
+        await front.stop()
+
+
+async def test_who_never_begins_a_handshake_goes_for_who_comes(tmp_path):
+    pki = prepare(tmp_path, ["127.0.0.1"], datetime.now(UTC))
+    tls = server_tls(pki.serving_certificate_file, pki.serving_key_file, [pki.ca_file])
+    front = Front(Greeter(), "127.0.0.1", 0, tls)
+    front.connections.limit = 5
+    await front.start()
+    try:
+        async with asyncio.timeout(30):
+            silent = [await asyncio.open_connection("127.0.0.1", front.port) for _ in range(20)]
+            trust = ssl.create_default_context(cafile=pki.ca_file)
+            reader, writer = await asyncio.open_connection("127.0.0.1", front.port, ssl=trust)
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX-Known: 1\r\nConnection: close\r\n\r\n")
+            assert (await reader.readuntil(b"hello")).startswith(b"HTTP/1.1 200")
+            assert await silent[0][0].read() == b""
+            writer.close()
+            for _, each in silent:
+                each.close()
     finally:
         await front.stop()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 
 from dray.server.store.contract import (
@@ -35,6 +35,7 @@ from dray.server.store.contract import (
 # whole, so this is reached only when its client stopped reading.
 WATCH_BUFFER = 10_000
 
+WOKEN_AT_ONCE = 64  # watchers that get to work in one turn of the event loop
 COMPACTED_AT_ONCE = 2_000  # events; more would keep the event loop from everybody else
 
 # Above every character that a key may hold, so prefix + this ends the prefix's range.
@@ -77,7 +78,7 @@ class BufferedWatch:
         if not self._closed:
             self._closed = True
             self._owner.forget(self)
-            self._wake()
+            self.wake()
 
     def offer(self, event: Event) -> None:
         """Buffer an event, or give up on a reader that does not read."""
@@ -87,9 +88,11 @@ class BufferedWatch:
             self._owner.forget(self)
         else:
             self._buffer.append(event)
-        self._wake()
+        if self._waiter is not None:
+            self._owner.wake_soon(self, self._waiter.get_loop())
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let whoever waits for events look again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -107,6 +110,9 @@ class MemoryStore:
         self._compacted = 1
         self._watches_by_prefix: dict[str, set[BufferedWatch]] = {}
         self._observers: list[Observer] = []
+        self._to_wake: OrderedDict[BufferedWatch, None] = OrderedDict()
+        self._n_woken = 0  # in this turn of the loop
+        self._is_waking = False
         self._closed = False
 
     @property
@@ -225,6 +231,25 @@ class MemoryStore:
                 if event.key.startswith(prefix):
                     for watch in tuple(watches):
                         watch.offer(event)
+
+    def wake_soon(self, watch: BufferedWatch, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake a watcher: the first ones at once, thousands in groups between which the loop serves others."""
+        if self._n_woken < WOKEN_AT_ONCE:
+            self._n_woken += 1
+            watch.wake()
+        else:
+            self._to_wake[watch] = None
+        if not self._is_waking:
+            self._is_waking = True
+            loop.call_soon(self._wake_more, loop)
+
+    def _wake_more(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._n_woken = min(WOKEN_AT_ONCE, len(self._to_wake))
+        for _ in range(self._n_woken):
+            self._to_wake.popitem(last=False)[0].wake()
+        self._is_waking = bool(self._n_woken)
+        if self._is_waking:
+            loop.call_soon(self._wake_more, loop)
 
     def forget(self, watch: BufferedWatch) -> None:
         """Stop delivering to a watch."""
