@@ -18,11 +18,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dray.api.parsing import load_json
 from dray.driver.state import write_atomically
 from dray.node.claims import ClaimInfo, ClaimKey, HeldDevice
 
 FILE_NAME = "dra_manager_state"
+MAX_BYTES = 64 << 20  # a node's claims need a few hundred bytes each
 KIND, API_VERSION = "DRACheckpoint", "checkpoint.dra.kubelet.k8s.io/v1"
 
 
@@ -51,17 +54,47 @@ def encode(claims: Iterable[ClaimInfo]) -> bytes:
     return json.dumps({"Data": data, "Checksum": zlib.crc32(data.encode())}, separators=(",", ":")).encode()
 
 
+class _Outer(msgspec.Struct):
+    data: str = msgspec.field(name="Data")
+    checksum: int = msgspec.field(name="Checksum")
+
+
+class _Device(msgspec.Struct):
+    pool: str = msgspec.field(name="PoolName", default="")
+    device: str = msgspec.field(name="DeviceName", default="")
+    share_id: str | None = msgspec.field(name="ShareID", default=None)
+    requests: list[str] | None = msgspec.field(name="RequestNames", default=None)
+    cdi_device_ids: list[str] | None = msgspec.field(name="CDIDeviceIDs", default=None)
+
+
+class _Driver(msgspec.Struct):
+    devices: list[_Device] | None = msgspec.field(name="Devices", default=None)
+
+
+class _Claim(msgspec.Struct):
+    uid: str = msgspec.field(name="ClaimUID")
+    name: str = msgspec.field(name="ClaimName")
+    namespace: str = msgspec.field(name="Namespace")
+    pod_uids: dict[str, Any] | None = msgspec.field(name="PodUIDs", default=None)
+    drivers: dict[str, _Driver] | None = msgspec.field(name="DriverState", default=None)
+
+
+class _Inner(msgspec.Struct):
+    kind: str = ""
+    api_version: str = msgspec.field(name="apiVersion", default="")
+    claims: list[_Claim] | None = msgspec.field(name="ClaimInfoStateList", default=None)
+
+
 def decode(content: bytes) -> list[ClaimInfo]:
     """Read claims; raise ValueError with the reason when the text is not what was written."""
-    outer = load_json(content)
-    data = outer["Data"]
-    actual = zlib.crc32(data.encode())
-    if actual != outer["Checksum"]:
-        raise ValueError(f"checksum is {actual}, the file says {outer['Checksum']}")
-    inner = load_json(data)
-    if inner.get("kind") != KIND or inner.get("apiVersion") != API_VERSION:
-        raise ValueError(f"it holds {inner.get('kind')} {inner.get('apiVersion')}, not {KIND} {API_VERSION}")
-    return [_info_from_json(entry) for entry in inner.get("ClaimInfoStateList") or ()]
+    outer = load_json(content, _Outer, max_bytes=MAX_BYTES)
+    actual = zlib.crc32(outer.data.encode())
+    if actual != outer.checksum:
+        raise ValueError(f"checksum is {actual}, the file says {outer.checksum}")
+    inner = load_json(outer.data, _Inner, max_bytes=MAX_BYTES)
+    if inner.kind != KIND or inner.api_version != API_VERSION:
+        raise ValueError(f"it holds {inner.kind} {inner.api_version}, not {KIND} {API_VERSION}")
+    return [_info_of(claim) for claim in inner.claims or ()]
 
 
 def _device_to_json(device: HeldDevice) -> dict[str, Any]:
@@ -74,23 +107,23 @@ def _device_to_json(device: HeldDevice) -> dict[str, Any]:
     }
 
 
-def _info_from_json(entry: dict[str, Any]) -> ClaimInfo:
+def _info_of(claim: _Claim) -> ClaimInfo:
     return ClaimInfo(
-        key=ClaimKey(entry["Namespace"], entry["ClaimName"]),
-        uid=entry["ClaimUID"],
-        pod_uids=set(entry.get("PodUIDs") or ()),
+        key=ClaimKey(claim.namespace, claim.name),
+        uid=claim.uid,
+        pod_uids=set(claim.pod_uids or ()),
         devices_by_driver={
             driver: [
                 HeldDevice(
-                    pool=device.get("PoolName", ""),
-                    device=device.get("DeviceName", ""),
-                    share_id=device.get("ShareID"),
-                    requests=tuple(device.get("RequestNames") or ()),
-                    cdi_device_ids=tuple(device.get("CDIDeviceIDs") or ()),
+                    pool=device.pool,
+                    device=device.device,
+                    share_id=device.share_id,
+                    requests=tuple(device.requests or ()),
+                    cdi_device_ids=tuple(device.cdi_device_ids or ()),
                 )
-                for device in state.get("Devices") or ()
+                for device in state.devices or ()
             ]
-            for driver, state in (entry.get("DriverState") or {}).items()
+            for driver, state in (claim.drivers or {}).items()
         },
     )
 
@@ -108,10 +141,11 @@ class CheckpointFile:
     def load(self) -> list[ClaimInfo]:
         """Read the claims; none if there is no file. A damaged file is set aside: CorruptCheckpointError."""
         try:
-            return decode(self.path.read_bytes())
+            with self.path.open("rb") as file:
+                return decode(file.read(MAX_BYTES + 1))
         except FileNotFoundError:
             return []
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except ValueError as error:
             aside = self.path.with_name(f"{self.path.name}.corrupt")
             os.replace(self.path, aside)
             raise CorruptCheckpointError(

@@ -26,6 +26,7 @@ DEFAULT_VALID_SECONDS = 30
 RETRY_SECONDS = 5.0
 _MAX_DEVICES = 16384
 _MAX_MESSAGE = 1024
+_BREATH_SECONDS = 0.1  # between two messages of one driver
 
 
 class DeviceKey(NamedTuple):
@@ -75,9 +76,13 @@ class DeviceHealthBoard:
             valid = entry.health_check_timeout_seconds or DEFAULT_VALID_SECONDS
             message = entry.message.encode()[:_MAX_MESSAGE].decode(errors="ignore")
             after[key] = Feeling(HEALTH_NAMES.get(entry.health, "Unknown"), message, now + valid)
-        for key in before:
-            # A device that is no longer listed is no longer known.
-            if key not in after:
+        for key, known in before.items():
+            if key in after:
+                continue
+            # A device that is no longer listed is no longer known: said once, then forgotten.
+            if known is None or known.health == "Unknown":
+                del self._feelings[key]
+            else:
                 after[key] = Feeling("Unknown", "", now)
         self._feelings.update(after)
         self._tell({key for key, new in after.items() if _differ(before.get(key), new)})
@@ -109,6 +114,8 @@ class DeviceHealthBoard:
             try:
                 async for answer in stream:
                     self.hear(plugin.driver, answer)
+                    # A driver that never stops talking is held up by gRPC's flow control.
+                    await asyncio.sleep(_BREATH_SECONDS)
             except grpc.RpcError as error:
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                     return

@@ -8,6 +8,10 @@ The directory is read every 0.2 s: that needs no kernel interface, works on ever
 filesystem, costs a few microseconds, and is far below the time a driver needs to
 start.
 
+A driver is not trusted with the agent's time and memory: sockets of other users are
+ignored, names and endpoints are checked, messages, devices and texts are bounded, every
+call has a time limit, and a plugin that was refused is asked again only after a minute.
+
 When a driver is away (no instance, or none connected) for 30 s, nobody could
 prepare its devices, so its slices are deleted and the scheduler looks elsewhere.
 """
@@ -18,6 +22,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import os
 import stat
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -40,6 +45,8 @@ from dray.api.rpc.generated import (
     registration_v1_pb2,
     registration_v1_pb2_grpc,
 )
+from dray.api.validation.fields import Path as FieldPath
+from dray.api.validation.names import validate_driver_name
 from dray.node.claims import ClaimFacts, HeldDevice
 from dray.node.private_files import make_private_folder
 
@@ -48,6 +55,15 @@ log = logging.getLogger("dray.node")
 LOOK_SECONDS = 0.2
 WIPE_AFTER_SECONDS = 30.0
 _HANDSHAKE_SECONDS = 5.0
+_REFUSED_SECONDS = 60.0  # until a plugin that was refused is asked again
+_MAX_SOCKETS = 256  # in the registry
+_MAX_DEVICES = 1024  # of one claim in an answer; an allocation has at most 32
+_MAX_NAMES = 256  # of one device: requests and CDI ids
+_NAME_CHARACTERS = 1024
+_TEXT_CHARACTERS = 1024
+_MESSAGE_BYTES = 4 << 20
+_INFO_BYTES = 64 << 10
+_SOCKET_PATH_BYTES = 107  # the kernel's limit
 
 
 Observe = Callable[[str, str, str, float], None]  # driver, method, status code, seconds
@@ -87,7 +103,7 @@ class Plugin:
                 found[facts.uid] = f"driver {self.driver} did not answer for claim {facts.key}"
                 continue
             outcome = answer.claims[facts.uid]
-            found[facts.uid] = outcome.error or [_held(device) for device in outcome.devices]
+            found[facts.uid] = _shown(outcome.error) or _bounded_devices(self.driver, facts, outcome.devices)
         return found
 
     async def unprepare(self, claims: Sequence[ClaimFacts]) -> dict[str, str]:
@@ -96,7 +112,7 @@ class Plugin:
         request = messages.NodeUnprepareResourcesRequest(claims=[_claim(messages, facts) for facts in claims])
         answer = await self._call("NodeUnprepareResources", stub.NodeUnprepareResources, request)
         return {
-            facts.uid: answer.claims[facts.uid].error
+            facts.uid: _shown(answer.claims[facts.uid].error)
             if facts.uid in answer.claims
             else f"driver {self.driver} did not answer for claim {facts.key}"
             for facts in claims
@@ -114,7 +130,8 @@ class Plugin:
             return await method(request, timeout=CALL_TIMEOUT_SECONDS)
         except grpc.RpcError as error:
             code = error.code().name
-            raise PluginError(f"driver {self.driver}: {error.code().name}: {error.details()}") from error
+            details = _shown(error.details() or "")
+            raise PluginError(f"driver {self.driver}: {error.code().name}: {details}") from error
         finally:
             self.observe(self.driver, name, code, time.monotonic() - started)
 
@@ -127,6 +144,27 @@ class Plugin:
             return stub.NodeWatchResources(health_v1_pb2.NodeWatchResourcesRequest())
         stub = health_v1alpha1_pb2_grpc.DRAResourceHealthStub(self.channel)
         return stub.NodeWatchResources(health_v1alpha1_pb2.NodeWatchResourcesRequest())
+
+
+def _shown(text: str) -> str:
+    """Return a driver's text as it may stand in logs, events and statuses: one line, bounded."""
+    line = " ".join(text[: 2 * _TEXT_CHARACTERS].split())
+    printable = "".join(character if character.isprintable() else "?" for character in line)
+    return printable if len(printable) <= _TEXT_CHARACTERS else printable[:_TEXT_CHARACTERS] + "..."
+
+
+def _bounded_devices(driver: str, facts: ClaimFacts, devices: Any) -> list[HeldDevice] | str:
+    """Return the devices of an answer, or why it is not taken."""
+    if len(devices) > _MAX_DEVICES:
+        return f"driver {driver} answered with {len(devices)} devices for claim {facts.key}, at most {_MAX_DEVICES} are taken"
+    for device in devices:
+        texts = (device.pool_name, device.device_name, *device.request_names, *device.cdi_device_ids)
+        if len(texts) > _MAX_NAMES or any(len(text) > _NAME_CHARACTERS for text in texts):
+            return (
+                f"driver {driver} answered for claim {facts.key} with a device of more than {_MAX_NAMES} names, "
+                f"or with a name of more than {_NAME_CHARACTERS} characters"
+            )
+    return [_held(device) for device in devices]
 
 
 def _claim(messages: Any, facts: ClaimFacts) -> Any:
@@ -182,6 +220,8 @@ class PluginRegistry:
         self._plugins: dict[Path, Plugin] = {}
         self._inodes: dict[Path, int] = {}  # of the sockets: a new one under an old name is a new plugin
         self._handshakes: dict[Path, asyncio.Task[None]] = {}
+        self._refused: dict[Path, tuple[int, float]] = {}  # -> inode, and when it may be asked again
+        self._complained: set[str] = set()
         self._wipes: dict[str, asyncio.Task[None]] = {}
         self._order = itertools.count(1)
 
@@ -209,22 +249,46 @@ class PluginRegistry:
             await self._close()
 
     def _look(self) -> None:
-        sockets: dict[Path, int] = {}
-        for entry in self.folder.glob("*.sock"):
-            with contextlib.suppress(OSError):  # it may vanish between two looks, or be a loop of links
-                found = entry.stat()
-                if stat.S_ISSOCK(found.st_mode):
-                    sockets[entry] = found.st_ino
+        sockets = self._sockets()
+        now = time.monotonic()
         for path, inode in sockets.items():
             known = self._plugins.get(path)
             if known is not None and self._inodes.get(path) != inode:
                 self._deregister(path)  # the driver restarted under the same name
                 known = None
+            refused = self._refused.get(path)
+            if refused is not None and refused[0] == inode and now < refused[1]:
+                continue
             if known is None and path not in self._handshakes:
                 self._inodes[path] = inode
                 self._handshakes[path] = asyncio.create_task(self._register(path))
         for path in [path for path in self._plugins if path not in sockets]:
             self._deregister(path)
+        for path in [path for path in self._refused if path not in sockets]:
+            del self._refused[path]
+
+    def _sockets(self) -> dict[Path, int]:
+        """Return the sockets in the registry that are asked who they are, with their inodes."""
+        sockets: dict[Path, int] = {}
+        for entry in self.folder.glob("*.sock"):
+            with contextlib.suppress(OSError):  # it may vanish between two looks, or be a loop of links
+                found = entry.stat()
+                if not stat.S_ISSOCK(found.st_mode):
+                    continue
+                if found.st_uid not in (0, os.geteuid()):
+                    self._complain(f"{entry} belongs to user {found.st_uid}, not to root or the agent's user")
+                    continue
+                if len(sockets) >= _MAX_SOCKETS:
+                    self._complain(f"there are more than {_MAX_SOCKETS} sockets in {self.folder}")
+                    break
+                sockets[entry] = found.st_ino
+        return sockets
+
+    def _complain(self, text: str) -> None:
+        """Say once why a socket is ignored."""
+        if text not in self._complained and len(self._complained) < _MAX_SOCKETS:
+            self._complained.add(text)
+            log.warning("a socket in the plugin registry is ignored: %s", text)
 
     async def _register(self, path: Path) -> None:
         pause = 0.1
@@ -235,6 +299,7 @@ class PluginRegistry:
                     return
                 except PluginError as error:
                     log.error("plugin %s refused: %s", path.name, error)
+                    self._refused[path] = (self._inodes[path], time.monotonic() + _REFUSED_SECONDS)
                     return
                 except (grpc.RpcError, TimeoutError, OSError) as error:
                     # The socket may be there before anybody listens, or be left by a dead process.
@@ -246,7 +311,7 @@ class PluginRegistry:
             self._handshakes.pop(path, None)
 
     async def _handshake(self, path: Path) -> None:
-        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        async with grpc.aio.insecure_channel(f"unix:{path}", options=_REGISTRATION_OPTIONS) as channel:
             stub = registration_v1_pb2_grpc.RegistrationStub(channel)
             info = await stub.GetInfo(registration_v1_pb2.InfoRequest(), timeout=_HANDSHAKE_SECONDS)
             try:
@@ -266,10 +331,20 @@ class PluginRegistry:
 
     def _accept(self, path: Path, info: Any) -> Plugin:
         if info.type != PLUGIN_TYPE:
-            raise PluginError(f"plugins of type {info.type!r} are not supported here, only {PLUGIN_TYPE}")
+            kind = _shown(info.type)
+            raise PluginError(f"plugins of type {kind!r} are not supported here, only {PLUGIN_TYPE}")
         if not info.name:
             raise PluginError("it gives no driver name")
+        problems = validate_driver_name(info.name, FieldPath("name"))
+        if problems:
+            raise PluginError(_shown(", ".join(problem.message() for problem in problems)))
         endpoint = info.endpoint or str(path)
+        if (
+            not endpoint.startswith("/")
+            or len(os.fsencode(endpoint)) > _SOCKET_PATH_BYTES
+            or "\0" in endpoint
+        ):
+            raise PluginError(f"its endpoint {_shown(endpoint)!r} is not the absolute path of a socket")
         versions = list(info.supported_versions)
         return Plugin(
             info.name,
@@ -328,8 +403,10 @@ class PluginRegistry:
             await plugin.channel.close()
 
 
-# A driver that restarts should be found again within a second, not after gRPC's two minutes.
+# What a driver answers is bounded; one that restarts should be found again within a second, not after gRPC's two minutes.
+_REGISTRATION_OPTIONS = [("grpc.max_receive_message_length", _INFO_BYTES)]
 _CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", _MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),

@@ -21,10 +21,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from dray.api.podspec import RunPod
-from dray.api.resource import DeviceRequestAllocationResult, ResourceClaim
+from dray.api.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
 from dray.client import Client, ClientError, Forbidden, NotFound
-from dray.client.resources import CLAIMS
+from dray.client.resources import CLAIMS, PODS
 from dray.node.checkpoint import CheckpointFile
 from dray.node.claims import ClaimBook, ClaimFacts, ClaimInfo, ClaimKey, ClaimRefused, group_by_driver
 from dray.node.plugins import PluginError, PluginRegistry
@@ -191,31 +193,57 @@ class ClaimKeeper:
                 log.warning("claims of pod %s, which is gone, are not released yet: %s", pod_uid, error)
 
     async def rebuild(self, node_name: str) -> None:
-        """Refill an empty book from the API server, after the checkpoint was lost.
+        """Refill an empty book from the API server, after the checkpoint was lost; tries until the server answers.
 
-        Every claim that is allocated on this node is entered with the pods it is
-        reserved for; reconciling then releases those whose pods are not here. An account that may not list
-        claims (kubelet's may not) leaves the book to be refilled by the pods as they are seen again.
+        Entered are the allocated claims of every pod that is bound to this node, whichever
+        driver and pool their devices are from; and, where the account may list claims
+        (kubelet's may not), those that are allocated for this node alone, whose pods may be
+        gone. Reconciling then releases what no pod here uses.
         """
+        pause = 0.2
+        while True:
+            try:
+                infos = await self._claims_of_pods(node_name)
+                await self._add_abandoned(node_name, infos)
+                break
+            except ClientError as error:
+                log.warning("the record of claims is not rebuilt yet: %s; again in %.1f s", error, pause)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 10.0)
+        self.book.restore(infos.values())
+        await self._checkpoint.commit()
+        log.warning("rebuilt the record of claims from the API server: %d claims", len(infos))
+
+    async def _claims_of_pods(self, node_name: str) -> dict[ClaimKey, ClaimInfo]:
+        pods = await self._client.list(PODS, view=RunPod, fieldSelector=f"spec.nodeName={node_name}")
+        infos: dict[ClaimKey, ClaimInfo] = {}
+        for pod in pods.items:
+            if pod.status.phase in ("Succeeded", "Failed"):
+                continue  # reported only after its claims were released
+            for key in known_claims(pod):
+                if key not in infos:
+                    try:
+                        claim = await self._client.get(CLAIMS, key.name, key.namespace, view=ResourceClaim)
+                    except (NotFound, Forbidden):
+                        continue
+                    if claim.status.allocation is None:
+                        continue
+                    infos[key] = _unprepared(key, claim)
+                infos[key].pod_uids.add(pod.metadata.uid)
+        return infos
+
+    async def _add_abandoned(self, node_name: str, infos: dict[ClaimKey, ClaimInfo]) -> None:
         try:
             listed = await self._client.list(CLAIMS, view=ResourceClaim)
         except Forbidden:
             log.warning("this node may not list claims; its record is rebuilt from its pods only")
             return
-        infos = []
         for claim in listed.items:
-            allocation = claim.status.allocation
-            if allocation is None or not any(
-                result.pool == node_name for result in allocation.devices.results
-            ):
-                continue
             key = ClaimKey(claim.metadata.namespace, claim.metadata.name)
-            drivers = facts_of(key, claim).drivers
-            pods = {consumer.uid for consumer in claim.status.reserved_for} or {"unknown"}
-            infos.append(ClaimInfo(key, claim.metadata.uid, pods, {driver: [] for driver in drivers}))
-        self.book.restore(infos)
-        await self._checkpoint.commit()
-        log.warning("rebuilt the record of claims from the API server: %d claims", len(infos))
+            allocation = claim.status.allocation
+            if key not in infos and allocation is not None and is_for_node_alone(allocation, node_name):
+                info = infos[key] = _unprepared(key, claim)
+                info.pod_uids |= {consumer.uid for consumer in claim.status.reserved_for} or {"unknown"}
 
     # --- using ------------------------------------------------------------------
 
@@ -240,6 +268,36 @@ def claim_names(pod: RunPod) -> Iterable[tuple[ClaimKey, bool]]:
     extended = pod.status.extended_resource_claim_status
     if extended is not None and extended.resource_claim_name:
         yield ClaimKey(namespace, extended.resource_claim_name), True
+
+
+def known_claims(pod: RunPod) -> list[ClaimKey]:
+    """Return the claims of a pod that have a name by now; others cannot have been prepared."""
+    made = {status.name for status in pod.status.resource_claim_statuses}
+    entries = [
+        entry
+        for entry in pod.spec.resource_claims
+        if entry.resource_claim_name is not None or entry.name in made
+    ]
+    named = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, resource_claims=entries))
+    return [key for key, _ in claim_names(named)]
+
+
+def is_for_node_alone(allocation: AllocationResult, node_name: str) -> bool:
+    """Tell whether an allocation can be used on this node and on no other."""
+    if any(result.pool == node_name for result in allocation.devices.results):
+        return True
+    terms = allocation.node_selector.node_selector_terms if allocation.node_selector is not None else ()
+    return bool(terms) and all(
+        any(
+            (field.key, field.operator, field.values) == ("metadata.name", "In", [node_name])
+            for field in term.match_fields
+        )
+        for term in terms
+    )
+
+
+def _unprepared(key: ClaimKey, claim: ResourceClaim) -> ClaimInfo:
+    return ClaimInfo(key, claim.metadata.uid, set(), {driver: [] for driver in facts_of(key, claim).drivers})
 
 
 def container_references(pod: RunPod, container: str) -> list[tuple[ClaimKey, str]]:

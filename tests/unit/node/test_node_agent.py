@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 
+import msgspec
 import pytest
 from node_builders import (
     DRIVER,
@@ -18,12 +19,14 @@ from node_builders import (
     pod,
     pod_path,
 )
-from small_api import SmallApi
+from small_api import SmallApi, _status
 
+from dray.api.resource import AllocationResult
 from dray.client.resources import PODS
 from dray.driver import UNHEALTHY, DeviceHealth, Settings, serving_driver
 from dray.node import AgentSettings, running_agent
 from dray.node.machine import Backoff
+from dray.node.preparing import is_for_node_alone
 
 
 class Cluster:
@@ -332,6 +335,95 @@ async def test_a_corrupt_checkpoint_is_rebuilt_from_the_api_server(cluster, capl
             )
         assert "damaged" in caplog.text
         assert ("unprepare", "goes-light", [{"lit": "lamp-1"}]) in cluster.driver.calls
+
+
+@pytest.mark.parametrize("may_list", [True, False])
+async def test_after_a_lost_checkpoint_claims_of_any_pool_are_released(cluster, monkeypatch, may_list):
+    """The pod is being deleted when the agent comes back, and its pool is not named like the node."""
+    async with serving_driver(cluster.driver, cluster.api.client(), cluster.driver_settings):
+        cluster.api.put(f"/api/v1/nodes/{NODE}", {"kind": "Node"})
+        async with running_agent(cluster.api.client(), cluster.settings) as agent:
+            await eventually(agent.plugins.drivers)
+            for name, device in (("goes", "lamp-0"), ("stays", "lamp-1")):
+                stored = cluster.api.put(pod_path(name), pod(name, claims=(f"{name}-light",)))
+                made = claim(f"{name}-light", [("lamp", device)], pool="fabric", pod=stored)
+                cluster.api.put(claim_path(f"{name}-light"), made)
+                await cluster.phase("Running", name)
+        (cluster.folder / "dra_manager_state").write_text("[" * 100_000)
+        await cluster.delete("goes", grace=1)
+        if not may_list:
+            monkeypatch.setattr(cluster.api, "_list", forbid_listing_claims(cluster.api._list))
+        async with running_agent(cluster.api.client(), cluster.settings) as agent:
+            await cluster.gone("goes")
+            assert [str(key) for key in agent.book.infos] == ["default/stays-light"]
+        unprepared = [call[1] for call in cluster.driver.calls if call[0] == "unprepare"]
+        assert unprepared == ["goes-light"]
+
+
+def forbid_listing_claims(listing):
+    def refuse(path, query):
+        if path.endswith("/resourceclaims"):
+            return _status(403, "Forbidden", "a node may not list claims")
+        return listing(path, query)
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("pool", "fields", "expected"),
+    [
+        (NODE, None, True),
+        ("fabric", None, False),
+        ("fabric", [[("metadata.name", "In", [NODE])]], True),
+        ("fabric", [[("metadata.name", "In", [NODE, "other"])]], False),
+        ("fabric", [[("metadata.name", "In", [NODE])], [("metadata.name", "In", ["other"])]], False),
+        ("fabric", [[]], False),
+        ("fabric", [], False),
+    ],
+)
+def test_only_claims_that_no_other_node_can_use_are_taken_for_abandoned(pool, fields, expected):
+    """To unprepare here what a pod elsewhere uses would take a network-attached device away from it."""
+    allocation = {"devices": {"results": [{"request": "r", "driver": "d", "pool": pool, "device": "x"}]}}
+    if fields is not None:
+        terms = [
+            {
+                "matchFields": [
+                    {"key": key, "operator": operator, "values": values} for key, operator, values in term
+                ]
+            }
+            for term in fields
+        ]
+        allocation["nodeSelector"] = {"nodeSelectorTerms": terms}
+    assert is_for_node_alone(msgspec.convert(allocation, AllocationResult), NODE) is expected
+
+
+async def test_without_a_runtime_init_containers_complete_and_sidecars_stay(tmp_path):
+    cluster = Cluster(tmp_path, runtime="none")
+    init = [container("first"), container("side", restartPolicy="Always"), container("second")]
+    async with cluster.up():
+        cluster.api.put(pod_path(), pod(claims=(), initContainers=init, containers=[container()]))
+        await cluster.phase("Running")
+        states = {box["name"]: box["state"] for box in cluster.status()["initContainerStatuses"]}
+        assert states["first"]["terminated"]["exitCode"] == states["second"]["terminated"]["exitCode"] == 0
+        assert "running" in states["side"]
+        played = pod("batch", claims=(), initContainers=init, containers=[container()])
+        played["metadata"]["annotations"] = {"dray.dev/runs-for": "0.1"}
+        cluster.api.put(pod_path("batch"), played)
+        await cluster.phase("Succeeded", "batch")
+
+
+@pytest.mark.parametrize("seconds", ["soon", "nan", "-1", "inf", "1e300"])
+async def test_a_time_that_cannot_be_played_is_refused(tmp_path, seconds):
+    cluster = Cluster(tmp_path, runtime="none")
+    async with cluster.up():
+        played = pod(claims=(), containers=[container()])
+        played["metadata"]["annotations"] = {"dray.dev/runs-for": seconds}
+        cluster.api.put(pod_path(), played)
+
+        def waiting():
+            return (cluster.status().get("containerStatuses") or [{}])[0].get("state", {}).get("waiting", {})
+
+        await eventually(lambda: "must be a number of seconds" in waiting().get("message", ""))
 
 
 async def test_the_checkpoint_is_kubelets(cluster):

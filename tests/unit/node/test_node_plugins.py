@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 
 import grpc
 import pytest
@@ -12,10 +13,13 @@ from dray.api.rpc.generated import (
     dra_v1_pb2_grpc,
     dra_v1beta1_pb2,
     dra_v1beta1_pb2_grpc,
+    health_v1_pb2,
     registration_v1_pb2,
     registration_v1_pb2_grpc,
 )
+from dray.node import plugins
 from dray.node.claims import ClaimFacts, ClaimKey, HeldDevice
+from dray.node.health import DeviceHealthBoard
 from dray.node.plugins import PluginError, PluginRegistry, choose_health_service, choose_service
 
 FACTS = ClaimFacts(ClaimKey("default", "light"), "uid", ["d.example.com"])
@@ -209,3 +213,140 @@ async def test_a_socket_that_nobody_listens_on_does_no_harm(tmp_path):
         async with registry(tmp_path) as found, FakePlugin(tmp_path).up():
             await eventually(found.drivers)
             assert found.drivers() == {"d.example.com"}
+
+
+# --- drivers that are hostile or broken -----------------------------------------------------------
+
+
+def prepared(**device):
+    response = dra_v1_pb2.NodePrepareResourcesResponse()
+    response.claims["uid"].devices.add(pool_name="pool", device_name="lamp", **device)
+    return response
+
+
+def many_devices(count):
+    response = dra_v1_pb2.NodePrepareResourcesResponse()
+    for _ in range(count):
+        response.claims["uid"].devices.add(pool_name="pool", device_name="lamp")
+    return response
+
+
+def failing(text):
+    response = dra_v1_pb2.NodePrepareResourcesResponse()
+    response.claims["uid"].error = text
+    return response
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (many_devices(5000), "5000 devices for claim default/light, at most 1024"),
+        (prepared(cdi_device_ids=["v/c=x"] * 300), "more than 256 names"),
+        (prepared(cdi_device_ids=["v/c=" + "x" * 5000]), "more than 1024 characters"),
+    ],
+)
+async def test_an_answer_beyond_the_bounds_is_an_error_of_the_claim(tmp_path, answer, message):
+    async with registry(tmp_path) as found, FakePlugin(tmp_path, answer=answer).up():
+        await eventually(found.drivers)
+        outcome = await found.find("d.example.com").prepare([FACTS])
+        assert message in outcome["uid"]
+
+
+async def test_the_text_of_a_driver_is_one_bounded_line(tmp_path):
+    async with (
+        registry(tmp_path) as found,
+        FakePlugin(tmp_path, answer=failing("a\nERROR b\x1b[0m" + "x" * 9999)).up(),
+    ):
+        await eventually(found.drivers)
+        text = (await found.find("d.example.com").prepare([FACTS]))["uid"]
+        assert text.startswith("a ERROR b?[0mx")
+        assert len(text) < 1100
+
+
+async def test_an_answer_that_is_too_large_is_refused_by_the_channel(tmp_path):
+    async with registry(tmp_path) as found, FakePlugin(tmp_path, answer=failing("x" * (5 << 20))).up():
+        await eventually(found.drivers)
+        with pytest.raises(PluginError, match="RESOURCE_EXHAUSTED"):
+            await found.find("d.example.com").prepare([FACTS])
+
+
+async def test_a_driver_that_never_answers_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(plugins, "CALL_TIMEOUT_SECONDS", 0.2)
+    fake = FakePlugin(tmp_path)
+
+    async def never(request, context):
+        await asyncio.sleep(60)
+
+    fake.NodePrepareResources = never
+    async with registry(tmp_path) as found, fake.up():
+        await eventually(found.drivers)
+        with pytest.raises(PluginError, match="DEADLINE_EXCEEDED"):
+            await found.find("d.example.com").prepare([FACTS])
+
+
+@pytest.mark.parametrize(
+    ("name", "endpoint", "message"),
+    [
+        ("x,metadata.name=y", None, "name: Invalid value"),
+        ("a" * 64, None, "name: Too long"),
+        ("d.example.com", "relative.sock", "not the absolute path"),
+        ("d.example.com", "dns:///evil.example.com", "not the absolute path"),
+        ("d.example.com", "/" + "x" * 200, "not the absolute path"),
+    ],
+)
+async def test_names_and_endpoints_are_checked_and_asked_again_later_only(
+    tmp_path, caplog, name, endpoint, message
+):
+    fake = FakePlugin(tmp_path)
+    fake.info.name = name
+    if endpoint is not None:
+        fake.info.endpoint = endpoint
+    async with registry(tmp_path) as found, fake.up():
+        await eventually(lambda: fake.statuses)
+        assert fake.statuses[0][0] is False
+        assert message in fake.statuses[0][1]
+        await asyncio.sleep(3 * plugins.LOOK_SECONDS)
+        assert len(fake.statuses) == 1, "a plugin that was refused is asked again and again"
+        assert found.drivers() == set()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a socket of another user")
+async def test_the_socket_of_a_stranger_is_ignored(tmp_path, caplog):
+    fake = FakePlugin(tmp_path)
+    async with fake.up():
+        os.chown(fake.registration, 65534, 65534)
+        async with registry(tmp_path) as found:
+            await eventually(lambda: "belongs to user 65534" in caplog.text)
+            await asyncio.sleep(3 * plugins.LOOK_SECONDS)
+            assert (found.drivers(), fake.statuses) == (set(), [])
+            assert caplog.text.count("belongs to user 65534") == 1
+
+
+async def test_garbage_on_a_socket_does_no_harm(tmp_path):
+    folder = tmp_path / "registry"
+    folder.mkdir()
+
+    async def babble(reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 100_000)
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_unix_server(babble, folder / "babble.sock")
+    async with server, registry(tmp_path) as found, FakePlugin(tmp_path).up():
+        await eventually(lambda: found.drivers() == {"d.example.com"})
+
+
+def test_devices_that_a_driver_no_longer_lists_are_forgotten():
+    told = []
+    board = DeviceHealthBoard(told.append, clock=lambda: 0.0)
+    for number in range(50):
+        message = health_v1_pb2.NodeWatchResourcesResponse()
+        for device in range(10):
+            entry = message.devices.add(health=1)
+            entry.device.pool_name, entry.device.device_name = "p", f"{number}-{device}"
+        board.hear("d.example.com", message)
+    assert len(board._feelings) <= 20
+    gone = {key for change in told for key in change}
+    assert len(gone) == 500  # each was told

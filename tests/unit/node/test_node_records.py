@@ -119,9 +119,30 @@ def test_a_checkpoint_written_by_kubelet_is_read():
     assert info.devices_by_driver == {"d": [HeldDevice("w", "x", None, (), ("v/c=i",))], "e": []}
 
 
+def sealed(data):
+    """A checkpoint whose checksum is right, whatever it holds."""
+    return json.dumps({"Data": data, "Checksum": zlib.crc32(data.encode())}).encode()
+
+
+def claims(text):
+    return sealed(
+        f'{{"kind":"DRACheckpoint","apiVersion":"checkpoint.dra.kubelet.k8s.io/v1","ClaimInfoStateList":{text}}}'
+    )
+
+
 @pytest.mark.parametrize(
-    "text", [b"", b"{}", b'{"Data":"{}","Checksum":0}', b'{"Data":"x","Checksum":2363233923}', b"[]"]
-)
+    "text",
+    [
+        b"", b"{}", b'{"Data":"{}","Checksum":0}', b'{"Data":"x","Checksum":2363233923}', b"[]", b"null", b"5", b"\xff\xfe",
+        b"[" * 100_000, sealed("[" * 100_000), sealed("[]"), sealed("null"), b'{"Data":5,"Checksum":0}',
+        b'{"Data":"{}","Checksum":"x"}', claims("5"), claims("[5]"), claims("[{}]"), claims("[null]"),
+        claims('[{"ClaimUID":5,"ClaimName":"n","Namespace":"s"}]'),
+        claims('[{"ClaimUID":"u","ClaimName":"n","Namespace":"s","PodUIDs":["p"]}]'),
+        claims('[{"ClaimUID":"u","ClaimName":"n","Namespace":"s","DriverState":{"d":5}}]'),
+        claims('[{"ClaimUID":"u","ClaimName":"n","Namespace":"s","DriverState":{"d":{"Devices":[{"CDIDeviceIDs":"x"}]}}}]'),
+        claims('[{"ClaimUID":"u","ClaimName":"n","Namespace":"s","DriverState":{"d":{"Devices":' + "[" * 5000 + "]" * 5000 + "}}}]"),
+    ],
+)  # fmt: skip
 async def test_a_damaged_checkpoint_is_set_aside(tmp_path, text):
     path = tmp_path / "dra_manager_state"
     path.write_bytes(text)
@@ -129,6 +150,14 @@ async def test_a_damaged_checkpoint_is_set_aside(tmp_path, text):
     with pytest.raises(checkpoint.CorruptCheckpointError, match="moved to"):
         file.load()
     assert file.load() == []
+
+
+async def test_a_checkpoint_beyond_the_bound_is_set_aside(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "MAX_BYTES", 100)
+    path = tmp_path / "dra_manager_state"
+    path.write_bytes(claims("[]") + b" " * 100)
+    with pytest.raises(checkpoint.CorruptCheckpointError, match="moved to"):
+        checkpoint.CheckpointFile(path, list).load()
 
 
 async def test_many_commits_share_writes(tmp_path, monkeypatch):

@@ -1,7 +1,8 @@
 """The `none` runtime: containers are only states. For scale tests and simulated nodes.
 
-Every container starts at once and runs until it is stopped. The pod annotation
-`dray.dev/runs-for` (seconds) makes it end by itself, with the exit code in
+Every container starts at once. Init containers succeed at once; sidecars (init containers
+that are always restarted) and the others run until they are stopped. The pod annotation
+`dray.dev/runs-for` (seconds) makes the others end by themselves, with the exit code in
 `dray.dev/exits-with` (0 if absent); so batch jobs can be played.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dray.node.runtime.contract import ContainerId, ExecResult, FoundContainer, Launch, OnExit, StartError
 
 RUNS_FOR, EXITS_WITH = "dray.dev/runs-for", "dray.dev/exits-with"
+_LONGEST_SECONDS = 10 * 365 * 86400.0
 
 
 class NoneRuntime:
@@ -30,11 +32,10 @@ class NoneRuntime:
 
     async def start(self, launch: Launch) -> None:
         """Say that it runs."""
-        annotations = launch.pod.metadata.annotations or {}
+        ending = _ending(launch)
         timer = None
-        if RUNS_FOR in annotations:
-            code = int(annotations.get(EXITS_WITH, "0"))
-            seconds = float(annotations[RUNS_FOR])
+        if ending is not None:
+            seconds, code = ending
             timer = asyncio.get_running_loop().call_later(seconds, self._end, launch.id, code)
         self._running[launch.id] = timer
 
@@ -68,3 +69,22 @@ class NoneRuntime:
             if timer is not None:
                 timer.cancel()
         self._running.clear()
+
+
+def _ending(launch: Launch) -> tuple[float, int] | None:
+    """Return after how many seconds a container ends by itself, and how; None: it does not."""
+    if any(container.name == launch.container.name for container in launch.pod.spec.init_containers):
+        return None if launch.container.restart_policy == "Always" else (0.0, 0)
+    annotations = launch.pod.metadata.annotations or {}
+    if RUNS_FOR not in annotations:
+        return None
+    try:
+        seconds, code = float(annotations[RUNS_FOR]), int(annotations.get(EXITS_WITH, "0"))
+    except ValueError:
+        seconds, code = -1.0, 0
+    if not 0 <= seconds <= _LONGEST_SECONDS or not 0 <= code <= 255:
+        raise StartError(
+            "CreateContainerConfigError",
+            f"annotation {RUNS_FOR} must be a number of seconds and {EXITS_WITH} a number from 0 to 255",
+        )
+    return seconds, code
