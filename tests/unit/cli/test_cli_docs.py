@@ -43,6 +43,24 @@ def test_every_flag_and_choice_of_a_command_is_described(name):
     assert missing == []
 
 
+def helps_of(parser):
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from helps_of(inner)
+        elif action.help and action.option_strings and action.dest != "help":
+            yield action.option_strings[-1], parser._get_formatter()._expand_help(action)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_flags_are_described_in_the_words_of_the_help(name):
+    parser = argparse.ArgumentParser()
+    importlib.import_module(COMMANDS[name][0]).configure(parser)
+    section = " ".join(SECTIONS[name].split())
+    missing = [f"{flag}: {text}" for flag, text in helps_of(parser) if " ".join(text.split()) not in section]
+    assert missing == []
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_flag_is_described_that_does_not_exist(name):
     parser = argparse.ArgumentParser()
