@@ -39,7 +39,7 @@ def pod(name, *, namespace="ns", labels=None, containers=None, init_containers=(
     return msgspec.convert(body, Pod)
 
 
-def node(name, *, labels=None, taints=(), unschedulable=False, **allocatable):
+def node(name, *, labels=None, taints=(), unschedulable=False, declares=(), **allocatable):
     """Make a node with 8 cpus, 32 GiB and room for 10 pods unless told otherwise."""
     amounts = {
         "cpu": "8",
@@ -54,7 +54,7 @@ def node(name, *, labels=None, taints=(), unschedulable=False, **allocatable):
             "labels": {"kubernetes.io/hostname": name, **(labels or {})},
         },
         "spec": {"taints": list(taints), "unschedulable": unschedulable},
-        "status": {"allocatable": amounts},
+        "status": {"allocatable": amounts, "declaredFeatures": list(declares)},
     }
     return msgspec.convert(body, Node)
 

@@ -142,7 +142,7 @@ async def test_a_dry_run_tells_what_would_happen_and_touches_nobody(controlled):
             await cluster.bound(name, SOON)
         async with rule(cluster, effect="None") as name:
             selected = "3 published devices selected. 2 allocated devices selected."
-            evicted = "2 pods would be evicted in 1 namespaces"
+            evicted = "2 pods would be evicted in 1 namespace "
             await reports(cluster, name, "False", "NoEffect", selected, evicted)
             for pod in ("p", "q"):
                 assert "deletionTimestamp" not in (await cluster.get_pod(pod))["metadata"]

@@ -121,6 +121,22 @@ async def test_a_pod_is_bound_only_when_its_binding_conditions_are_met(peer):
         assert await _attached(cluster, "c", "p") == "a"
 
 
+async def test_every_allocation_says_when_it_was_made_with_binding_conditions_or_without(peer):
+    async with Cluster(peer) as cluster:
+        node = await cluster.node("a")
+        await cluster.devices(node, "g0", "g1")
+        gpu = await cluster.device_class()
+        await cluster.claim("c", {"name": "req", "deviceClassName": gpu, "allocationMode": "ExactCount"})
+        await cluster.start_scheduler()
+        await cluster.pod("p", claims=["c"])
+        assert await cluster.bound("p") == "a"
+        first = (await cluster.get_claim("c"))["status"]["allocation"]["allocationTimestamp"]
+        await asyncio.sleep(1.1)
+        await cluster.pod("q", claims=["c"])
+        assert await cluster.bound("q") == "a"
+        assert (await cluster.get_claim("c"))["status"]["allocation"]["allocationTimestamp"] == first
+
+
 async def test_a_device_that_reports_failure_is_given_back(peer):
     async with Cluster(peer) as cluster:
         await cluster.devices(await cluster.node("a"), _conditional("g0"))

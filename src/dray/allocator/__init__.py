@@ -28,11 +28,13 @@ from dray.allocator.errors import (
     PoolUpdatingError,
     SelectorError,
 )
+from dray.allocator.parts import OPTIONAL_OPERATIONS
 from dray.allocator.policies import POLICIES, Demand, NodeLoad, Policy, frag_policy, policy_named
 from dray.allocator.world import DEFAULT_BUDGET, World
 
 __all__ = [
     "DEFAULT_BUDGET",
+    "OPTIONAL_OPERATIONS",
     "POLICIES",
     "AllocationError",
     "CapacityError",

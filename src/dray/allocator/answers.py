@@ -174,7 +174,10 @@ class NodePlans:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why claims fit where they fit and why not elsewhere, nodes with one story together."""
+    """Why claims fit where they fit and why not elsewhere, nodes with one story together.
+
+    A node with an error of its own has its reasons as well: whoever counts nodes must count it once.
+    """
 
     fits: tuple[str, ...]  # nodes
     errors: Mapping[str, str]  # node -> per-node error, or "" -> an error fatal for the pod

@@ -14,10 +14,10 @@ treats it as matching all when it decides about new allocations. See docs/guides
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import msgspec
 
@@ -42,10 +42,10 @@ from dray.control.reconciling import (
     utc_now,
     wait_until,
 )
+from dray.control.rule_status import CONDITION, NO_EXECUTE, RuleCounts, eviction_condition, needs_write
 
-NO_EXECUTE = "NoExecute"
-STATUS_PERIOD = 10.0  # a rule's status is written at most this often, seconds
-CONDITION = "EvictionInProgress"
+STATUS_PERIOD = 10.0  # a rule's status is written at most this often for one generation, seconds
+MOST_EVICTED = 65_536  # uids of evicted pods that are remembered
 EVICTION_REASON = "DeletionByDeviceTaintManager"
 
 DeviceKey = tuple[str, str, str]  # driver, pool, device
@@ -58,7 +58,7 @@ class Departure:
     at: datetime
     taint: DeviceTaint
     device: DeviceKey
-    rule: str | None  # name of the DeviceTaintRule, None when the slice says so
+    rules: frozenset[str]  # names of all DeviceTaintRules that make the pod go, soon or later
 
 
 def rule_matches(rule: DeviceTaintRule, device: DeviceKey) -> bool:
@@ -145,7 +145,8 @@ def earliest_departure(
     claims: Iterable[ResourceClaim], taints: DeviceTaints, now: datetime
 ) -> Departure | None:
     """Return the first moment at which a user of these claims must go, if any."""
-    earliest: Departure | None = None
+    earliest: tuple[datetime, DeviceTaint, DeviceKey] | None = None
+    rules = set()
     for claim in claims:
         if claim.status.allocation is None:
             continue
@@ -153,9 +154,13 @@ def earliest_departure(
             device = device_of(result)
             for taint, rule in taints.of(device):
                 at = departure_time(taint, result.tolerations, now)
-                if at is not None and (earliest is None or at < earliest.at):
-                    earliest = Departure(at, taint, device, rule)
-    return earliest
+                if at is None:
+                    continue
+                if rule is not None:
+                    rules.add(rule)
+                if earliest is None or at < earliest[0]:
+                    earliest = (at, taint, device)
+    return Departure(*earliest, frozenset(rules)) if earliest is not None else None
 
 
 class TaintEviction(Controller):
@@ -173,9 +178,11 @@ class TaintEviction(Controller):
         self.taints = DeviceTaints()
         self._claims_by_pool: dict[tuple[str, str], set[str]] = {}  # (driver, pool) -> claim keys
         self._evicted_by_rule: dict[str, int] = {}
+        # The cache shows a deletion only later; until then nobody must be evicted, or counted, again.
+        self._evicted: OrderedDict[str, None] = OrderedDict()  # uids of pods, oldest first
         self.groups = caches.of(POD_GROUPS, PodGroup, optional=True)
         self._pods_by_group: dict[str, set[str]] = {}  # group key -> keys of its pods
-        self._status_written: dict[str, float] = {}  # rule -> steady seconds
+        self._status_written: dict[str, tuple[float, int]] = {}  # rule -> steady seconds, its generation
 
     def watch(self) -> None:
         """Look at pods whenever their claims, or the taints of the devices, change."""
@@ -227,6 +234,7 @@ class TaintEviction(Controller):
         if new is None:
             self.taints.rules.pop(changed.metadata.name, None)
             self._evicted_by_rule.pop(changed.metadata.name, None)
+            self._status_written.pop(changed.metadata.name, None)
         else:
             self.taints.rules[new.metadata.name] = new
             if old is None or old.spec != new.spec:
@@ -271,9 +279,7 @@ class TaintEviction(Controller):
 
     async def _sync_pod(self, key: str) -> float | None:
         pod = self.pods.get(key)
-        if pod is None or pod.metadata.deletion_timestamp is not None or not pod.spec.node_name:
-            return None
-        if pod.status.phase in ("Succeeded", "Failed"):
+        if pod is None or not self._is_evictable(pod):
             return None
         now = self.clock()
         departure = earliest_departure(self._claims_of(pod), self.taints, now)
@@ -281,13 +287,24 @@ class TaintEviction(Controller):
             return None
         if departure.at > now:
             return wait_until(departure.at, now)
-        await self._evict(pod, departure)
-        if departure.rule is not None:
-            self._evicted_by_rule[departure.rule] = self._evicted_by_rule.get(departure.rule, 0) + 1
-            self.enqueue(f"rule:{departure.rule}")
+        if await self._evict(pod, departure):
+            for rule in departure.rules & self.taints.rules.keys():
+                self._evicted_by_rule[rule] = self._evicted_by_rule.get(rule, 0) + 1
+                self.enqueue(f"rule:{rule}")
         return None
 
-    async def _evict(self, pod: Pod, departure: Departure) -> None:
+    def _is_evictable(self, pod: Pod) -> bool:
+        """Return whether there is anything to evict: bound, not at its end, and not deleted yet."""
+        meta = pod.metadata
+        return (
+            bool(pod.spec.node_name)
+            and meta.deletion_timestamp is None
+            and meta.uid not in self._evicted
+            and pod.status.phase not in ("Succeeded", "Failed")
+        )
+
+    async def _evict(self, pod: Pod, departure: Departure) -> bool:
+        """Delete the pod; return whether it was there to be deleted."""
         device = "/".join(departure.device)
         condition = {
             "type": "DisruptionTarget",
@@ -308,8 +325,13 @@ class TaintEviction(Controller):
                 subresource="status",
             )
             await self.client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
+            was_there = True
         except (NotFound, Conflict):
-            pass  # gone already, or replaced by a pod of the same name
+            was_there = False  # gone already, or replaced by a pod of the same name
+        self._evicted[meta.uid] = None
+        if len(self._evicted) > MOST_EVICTED:
+            self._evicted.popitem(last=False)
+        return was_there
 
     # --- status of rules --------------------------------------------------------
 
@@ -317,60 +339,48 @@ class TaintEviction(Controller):
         rule = self.taints.rules.get(name)
         if rule is None:
             return None
-        since = steady_now() - self._status_written.get(name, float("-inf"))
-        if since < STATUS_PERIOD:
-            return STATUS_PERIOD - since
         previous = next((entry for entry in rule.status.conditions if entry.type == CONDITION), None)
         is_answered = previous is not None and previous.observed_generation == rule.metadata.generation
-        if rule.spec.taint.effect == "None" and is_answered:
+        if is_answered and rule.spec.taint.effect == "None":
             return None  # a dry run is answered once
-        condition = self._rule_condition(rule, self.clock())
+        written_at, generation = self._status_written.get(name, (float("-inf"), 0))
+        since = steady_now() - written_at
+        if generation == rule.metadata.generation and since < STATUS_PERIOD:
+            return STATUS_PERIOD - since
+        condition = eviction_condition(rule, self._count(rule), self.clock())
         pending = condition["status"] == "True"
-        if previous is not None and previous.status == condition["status"]:
-            if previous.message == condition["message"]:
-                return STATUS_PERIOD if pending else None
-            condition["lastTransitionTime"] = previous.last_transition_time or condition["lastTransitionTime"]
-        self._status_written[name] = steady_now()
-        others = [msgspec.to_builtins(entry) for entry in rule.status.conditions if entry.type != CONDITION]
-        patch = {"status": {"conditions": [*others, condition]}}
-        try:
-            await self.client.patch(TAINT_RULES, name, patch, subresource="status")
-        except NotFound:
-            return None
+        if needs_write(previous, condition):
+            if previous is not None and previous.status == condition["status"]:
+                condition["lastTransitionTime"] = (
+                    previous.last_transition_time or condition["lastTransitionTime"]
+                )
+            self._status_written[name] = (steady_now(), rule.metadata.generation)
+            others = [
+                msgspec.to_builtins(entry) for entry in rule.status.conditions if entry.type != CONDITION
+            ]
+            patch = {"metadata": {"uid": rule.metadata.uid}, "status": {"conditions": [*others, condition]}}
+            try:
+                await self.client.patch(TAINT_RULES, name, patch, subresource="status")
+            except NotFound:
+                return None
         return STATUS_PERIOD if pending else None
 
-    def _rule_condition(self, rule: DeviceTaintRule, now: datetime) -> dict[str, Any]:
-        affected_pods, namespaces, allocated = self._affected(rule)
-        if rule.spec.taint.effect == NO_EXECUTE:
-            evicted = self._evicted_by_rule.get(rule.metadata.name, 0)
-            status, reason = (
-                ("True", "PodsPendingEviction") if affected_pods else ("False", "NoMoreEvictions")
-            )
-            message = f"{affected_pods} pods need to be evicted in {namespaces} namespaces. {evicted} pods evicted since the controller started."
-            if not affected_pods:
-                message = f"{evicted} pods evicted since the controller started."
-        elif rule.spec.taint.effect == "None":
-            published = sum(rule_matches(rule, device) for device in self.taints.published())
-            status, reason = "False", "NoEffect"
-            message = (
-                f"{published} published devices selected. {allocated} allocated devices selected. "
-                f"{affected_pods} pods would be evicted in {namespaces} namespaces if the effect was NoExecute. "
-                "This information will not be updated again. Recreate the DeviceTaintRule to trigger an update."
-            )
-        else:
-            status, reason = "False", "OtherEffect"
-            message = "Eviction only happens for the NoExecute effect."
-        return {
-            "type": CONDITION,
-            "status": status,
-            "reason": reason,
-            "message": message,
-            "observedGeneration": rule.metadata.generation,
-            "lastTransitionTime": rfc3339(now),
-        }
+    def _count(self, rule: DeviceTaintRule) -> RuleCounts:
+        """Count the pods, their namespaces and the devices that the rule touches."""
+        effect = rule.spec.taint.effect
+        if effect not in (NO_EXECUTE, "None"):
+            return RuleCounts(evicted=self._evicted_by_rule.get(rule.metadata.name, 0))
+        pods, allocated = self._affected(rule)
+        return RuleCounts(
+            pending=len(pods),
+            namespaces=len({key.partition("/")[0] for key in pods}),
+            evicted=self._evicted_by_rule.get(rule.metadata.name, 0),
+            published=sum(rule_matches(rule, device) for device in self.taints.published()),
+            allocated=allocated,
+        )
 
-    def _affected(self, rule: DeviceTaintRule) -> tuple[int, int, int]:
-        """Count the pods, their namespaces and the allocated devices that the rule touches."""
+    def _affected(self, rule: DeviceTaintRule) -> tuple[set[str], int]:
+        """Return the pods that the rule evicts (or would), by key, and how many allocated devices it selects."""
         pods: set[str] = set()
         devices: set[DeviceKey] = set()
         as_no_execute = DeviceTaint(
@@ -388,5 +398,14 @@ class TaintEviction(Controller):
                 devices.add(device_of(result))
                 if departure_time(as_no_execute, result.tolerations, self.clock()) is None:
                     continue
-                pods |= self._users_of(claim)
-        return len(pods), len({key.partition("/")[0] for key in pods}), len(devices)
+                pods |= {key for key in self._users_of(claim) if self._has_to_go(key, claim)}
+        return pods, len(devices)
+
+    def _has_to_go(self, key: str, claim: ResourceClaim) -> bool:
+        """Return whether the pod exists, uses this very claim and can be evicted."""
+        pod = self.pods.get(key)
+        return (
+            pod is not None
+            and self._is_evictable(pod)
+            and any(claim.metadata.uid == used.metadata.uid for used in self._claims_of(pod))
+        )

@@ -13,9 +13,11 @@ from dray.scheduler.claims import (
     claim_keys,
     gather_claims,
     has_binding_conditions,
+    is_bound_to_nodes,
     is_reserved_for,
     judge_binding,
     may_deallocate,
+    may_have_conditions,
 )
 from dray.scheduler.devices import Booking, Devices, kind_of
 from dray.scheduler.extended import (
@@ -68,10 +70,12 @@ __all__ = [
     "footprint",
     "gather_claims",
     "has_binding_conditions",
+    "is_bound_to_nodes",
     "is_reserved_for",
     "judge_binding",
     "kind_of",
     "may_deallocate",
+    "may_have_conditions",
     "may_preempt",
     "missing_members",
     "place_by_ways",

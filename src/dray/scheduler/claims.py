@@ -12,9 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from dray.api.core import Pod, PodGroup, PodResourceClaim
+from dray.allocator import OPTIONAL_OPERATIONS
+from dray.api.core import Node, Pod, PodGroup, PodResourceClaim
 from dray.api.features import Features
-from dray.api.resource import AllocatedDeviceStatus, DeviceRequestAllocationResult, ResourceClaim
+from dray.api.resource import (
+    AllocatedDeviceStatus,
+    AllocationResult,
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+)
+from dray.scheduler.selecting import matches_node
 
 MAX_RESERVATIONS = 256  # entries of status.reservedFor
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -46,6 +53,37 @@ class NotReady:
 
     def __bool__(self) -> bool:
         return False
+
+
+def required_features(allocation: AllocationResult) -> frozenset[str]:
+    """Return the features that a node must declare so that its kubelet can handle the allocation."""
+    if any(result.skip_node_operations for result in allocation.devices.results):
+        return frozenset({OPTIONAL_OPERATIONS})
+    return frozenset()
+
+
+def is_bound_to_nodes(allocation: AllocationResult) -> bool:
+    """Return whether the allocation cannot be used on every node."""
+    return allocation.node_selector is not None or bool(required_features(allocation))
+
+
+def refusal_of_allocation(claim: ResourceClaim, node: Node) -> str | None:
+    """Say why the node cannot use a claim that is allocated; None when it can, or when the claim is not.
+
+    The words follow a number of nodes, see `explaining`.
+    """
+    allocation = claim.status.allocation
+    if allocation is None:
+        return None
+    name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+    if not matches_node(allocation.node_selector, node.metadata.name, node.metadata.labels or {}):
+        return f"{{are}} not where claim {name} is allocated"
+    missing = required_features(allocation) - set(node.status.declared_features)
+    if missing:
+        return (
+            f"{{do}} not declare {', '.join(sorted(missing))}, which the allocation of claim {name} requires"
+        )
+    return None
 
 
 def claim_keys(pod: Pod, group: PodGroup | None = None) -> tuple[str, ...] | NotReady:
@@ -167,12 +205,17 @@ def has_binding_conditions(claim: ResourceClaim) -> bool:
     return allocation is not None and any(each.binding_conditions for each in allocation.devices.results)
 
 
+def may_have_conditions(features: Features) -> bool:
+    """Return whether devices may have binding conditions; then allocations say when they were made."""
+    return {"DRADeviceBindingConditions", "DRAResourceClaimDeviceStatus"} <= features
+
+
 def judge_binding(
     claim: ResourceClaim, seconds_since_allocation: float, timeout: float, features: Features
 ) -> Binding:
     """Say whether all binding conditions are met, one has failed, or the time is over."""
     allocation = claim.status.allocation
-    if allocation is None or "DRADeviceBindingConditions" not in features:
+    if allocation is None or not may_have_conditions(features):
         return Binding(is_ready=allocation is not None)
     waiting = False
     for result in allocation.devices.results:

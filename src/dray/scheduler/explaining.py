@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from dray.allocator import Explanation, Reason, RequestReasons
 from dray.api.core import Pod
-from dray.scheduler.claims import PodClaims
-from dray.scheduler.selecting import matches_node
+from dray.scheduler.claims import PodClaims, refusal_of_allocation
 from dray.scheduler.shape import PodShape
 from dray.scheduler.state import NodeState, static_refusal
 
@@ -110,17 +109,22 @@ def _first_reason(
     if not node.bit & free_ports:
         return "{have} a host port of the pod in use"
     for claim in claims.allocated:
-        allocation = claim.status.allocation
-        if allocation is not None and not matches_node(allocation.node_selector, node.name, node.labels):
-            name = f"{claim.metadata.namespace}/{claim.metadata.name}"
-            return f"{{are}} not where claim {name} is allocated"
+        refusal = refusal_of_allocation(claim, node.node)
+        if refusal is not None:
+            return refusal
     return None
 
 
 def add_device_reasons(tally: Tally, explanation: Explanation, n_sample: int, n_nodes: int) -> None:
     """Count nodes per device reason, projecting from the nodes that were explained to all of them."""
-    found = [(f"{{have}} a problem: {error}", "", 1) for error in explanation.errors.values()]
-    found += [(*_story(requests), len(nodes)) for nodes, requests in explanation.reasons]
+    # The error under the name "" is that of every node.
+    found = [
+        ("{have} a problem", error, 1 if node else n_sample) for node, error in explanation.errors.items()
+    ]
+    for nodes, requests in explanation.reasons:
+        without_error = sum(node not in explanation.errors for node in nodes)
+        if without_error:
+            found.append((*_story(requests), without_error))
     seen = projected = 0
     for story, example, count in found:
         seen += count

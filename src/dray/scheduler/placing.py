@@ -18,16 +18,15 @@ from dataclasses import dataclass, field, replace
 
 from dray.allocator import AllocationError, Plan, Policy
 from dray.api.core import Pod
-from dray.api.meta import NodeSelector
 from dray.api.resource import AllocationResult, ResourceClaim
 from dray.scheduler import scoring, topology
 from dray.scheduler.amounts import Requests
-from dray.scheduler.claims import PodClaims
+from dray.scheduler.claims import PodClaims, is_bound_to_nodes, refusal_of_allocation
 from dray.scheduler.devices import Devices, kind_of
 from dray.scheduler.explaining import explain_refusal
 from dray.scheduler.neighbours import Neighbours
 from dray.scheduler.queue import Help, Wish
-from dray.scheduler.selecting import matches_node, names_in
+from dray.scheduler.selecting import names_in
 from dray.scheduler.shape import PodShape
 from dray.scheduler.state import ClusterState, NodeState
 
@@ -130,25 +129,24 @@ class Placer:
             stages.narrow("ports", state.with_free_ports(shape.ports), Help.NODES, Help.ROOM)
         for claim in claims.allocated:
             allocation = claim.status.allocation
-            if allocation is not None and allocation.node_selector is not None:
-                stages.narrow(
-                    "claim", self._selected(allocation.node_selector), Help.NODES, _claim_wish(claim)
-                )
+            if allocation is not None and is_bound_to_nodes(allocation):
+                stages.narrow("claim", self._usable(claim, allocation), Help.NODES, _claim_wish(claim))
         if shape.affinity or shape.anti_affinity or shape.spread or self.neighbours.objects():
             judge = self.neighbours.refusal(pod, shape)
             allowed = sum(node.bit for node in state.in_set(stages.nodes) if judge(node) is None)
             stages.narrow("neighbours", allowed, Help.NODES, Help.NEIGHBOURS)
         return stages
 
-    def _selected(self, selector: NodeSelector) -> int:
-        names = names_in(selector)
+    def _usable(self, claim: ResourceClaim, allocation: AllocationResult) -> int:
+        """Return the nodes that can use a claim that is allocated."""
+        names = names_in(allocation.node_selector) if allocation.node_selector is not None else None
         state = self.state
         pool = (
             state.nodes.values()
             if names is None
             else [state.nodes[name] for name in names if name in state.nodes]
         )
-        return sum(node.bit for node in pool if matches_node(selector, node.name, node.labels))
+        return sum(node.bit for node in pool if refusal_of_allocation(claim, node.node) is None)
 
     def _with_devices(
         self,

@@ -194,6 +194,37 @@ def test_an_allocated_claim_pins_the_pod():
     assert "claim:ns/c" in answer.wishes
 
 
+def test_an_allocated_claim_that_skips_node_operations_needs_nodes_that_declare_it():
+    small = SmallCluster(node("a"), node("b", declares=["DRAOptionalNodeOperations"]), node("c"))
+    anywhere = {
+        "devices": {
+            "results": [
+                {"request": "req", "driver": "d", "pool": "p", "device": "x", "skipNodeOperations": ["*"]}
+            ]
+        }
+    }
+    shared = allocated(claim("c"), anywhere, "p")
+    assert small.place(pod("q"), allocated=[shared]).node == "b"
+    answer = small.place(pod("r", node_selector={"kubernetes.io/hostname": "a"}), allocated=[shared])
+    assert refused(answer) == (
+        "0/3 nodes: 2 do not match nodeSelector kubernetes.io/hostname=a; "
+        "1 does not declare DRAOptionalNodeOperations, which the allocation of claim ns/c requires"
+    )
+    assert "claim:ns/c" in answer.wishes
+
+
+def test_a_node_with_an_error_is_counted_once():
+    small = SmallCluster(*(node(f"n{number}") for number in range(8)))
+    small.add(device_class())
+    for number in range(8):
+        small.add(resource_slice(f"n{number}", *("gg" if number == 0 else "g")))  # one name twice is invalid
+    answer = small.place(pod("p"), claim("c", count=2))
+    assert refused(answer) == (
+        "0/8 nodes: 7 have only one of the 2 devices wanted; "
+        "1 has a problem (invalid resource pools were encountered)"
+    )
+
+
 def test_a_missing_class_is_fatal_and_says_so():
     small = SmallCluster()
     small.add(node("a"), resource_slice("a", "g0"))

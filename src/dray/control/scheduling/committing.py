@@ -60,6 +60,7 @@ from dray.scheduler import (
     has_binding_conditions,
     is_reserved_for,
     judge_binding,
+    may_have_conditions,
     special_name,
     special_owner,
 )
@@ -257,7 +258,7 @@ class Committer:
         trail: _Trail,
     ) -> None:
         """One status write for allocation and reservation; then make sure that no rival was first."""
-        if any(result.binding_conditions for result in allocation.devices.results):
+        if may_have_conditions(self.features):
             allocation = msgspec.structs.replace(allocation, allocation_timestamp=timestamp(self.now()))
         body = status_body(meta, {"allocation": allocation, "reservedFor": [consumer]})
         written = await self.client.update(

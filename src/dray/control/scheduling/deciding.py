@@ -35,6 +35,7 @@ from dray.scheduler import (
     has_binding_conditions,
     judge_binding,
     kind_of,
+    is_bound_to_nodes,
     may_deallocate,
     missing_members,
     place_by_ways,
@@ -268,7 +269,7 @@ class Decider:
             allocation = claim.status.allocation
             if (
                 allocation is not None
-                and allocation.node_selector is not None
+                and is_bound_to_nodes(allocation)
                 and may_deallocate(claim, {pod.metadata.uid})
             ):
                 name = f"{claim.metadata.namespace}/{claim.metadata.name}"
