@@ -12,8 +12,8 @@ from small_api import SmallApi
 from dray.api.core import Node, Pod, Taint
 from dray.api.resource import DeviceTaint, DeviceTaintRule, DeviceToleration, ResourceClaim, ResourceSlice
 from dray.client.resources import PODS
-from dray.control.nodes import merged_taints, pod_departure
 from dray.control import tainting
+from dray.control.nodes import merged_taints, pod_departure
 from dray.control.reconciling import Caches
 from dray.control.rule_status import RuleCounts, eviction_condition
 from dray.control.tainting import (
