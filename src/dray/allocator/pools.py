@@ -206,11 +206,14 @@ class PoolView:
         return None
 
     def _devices_in_use(self, uses: dict[str, DeviceUse]) -> Iterable[DeviceFacts]:
-        """Yield the devices in use that draw from the pool's counters, on whatever node they are."""
-        for name in uses:
-            bit = self.bit_by_name.get(name)
-            if bit is not None:
-                yield self.devices[bit]
+        """Yield the devices in use that draw from the pool's counters, on whatever node they are.
+
+        In the order of the slices, not in that in which they were taken: devices that disagree about
+        their compatibility groups (slices may have changed) give another result in another order.
+        """
+        found = (self.bit_by_name.get(name) for name in uses)
+        for bit in sorted(bit for bit in found if bit is not None):
+            yield self.devices[bit]
         if self.elsewhere is not None:
             own = {d.resource_slice.key for d in self.devices}
             for facts in self.elsewhere.slices:

@@ -62,6 +62,7 @@ class NodeWish:
         "blocked",
         "columns",
         "count",
+        "errors",
         "fatal",
         "fatal_mask",
         "may_fail",
@@ -79,6 +80,7 @@ class NodeWish:
         self.ok = 0  # devices it could take, as far as the node and the ledger's shares go
         self.fatal: dict[int, Fatal] = {}
         self.fatal_mask = 0
+        self.errors = 0  # devices at which a look, or a constraint, ends the attempt with an error
         self.needs: dict[int, Need] = {}
         self.blocked = 0  # selected, but never to be taken: taints, gates, node
         self.no_room = 0  # selected, but what is left of its capacities is too little
@@ -94,6 +96,7 @@ class NodeWish:
         found.ok = _moved(self.ok, place)
         found.fatal = {place[position]: fatal for position, fatal in self.fatal.items()}
         found.fatal_mask = _moved(self.fatal_mask, place)
+        found.errors = _moved(self.errors, place)
         found.needs = {place[position]: need for position, need in self.needs.items()}
         found.blocked = _moved(self.blocked, place)
         found.no_room = _moved(self.no_room, place)
@@ -303,17 +306,17 @@ class Problem:
         # What is an error to look at is not ok either.
         found.ok = found.row_mask & ~found.blocked & ~found.no_room & ~found.fatal_mask
         found.columns = list(columns.items())
+        found.errors = found.fatal_mask
+        for _, column in found.columns:
+            for position in positions(found.ok):
+                if isinstance(column[position], Fatal):
+                    found.errors |= 1 << position
         if wish.wants_all:
             found.row = tuple(positions(found.row_mask))
             found.count = len(found.row)
             found.may_fail = bool(found.columns)
         else:
-            reachable = found.fatal_mask if wish.admin else found.fatal_mask & ~self.dedicated
-            found.may_fail = bool(reachable) or any(
-                isinstance(column[position], Fatal)
-                for _, column in found.columns
-                for position in positions(found.ok)
-            )
+            found.may_fail = bool(found.errors if wish.admin else found.errors & ~self.dedicated)
         return found
 
     def _checked(self, view: NodeView) -> list[NodeRequest]:

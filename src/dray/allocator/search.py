@@ -224,7 +224,7 @@ class Search:
         busy = self.taken_by[claim] if wish.wish.admin else self.problem.dedicated | self.taken
         scan = (wish.ok | wish.fatal_mask) & ~busy >> start << start
         fatal = scan & wish.fatal_mask
-        if not fatal and scan.bit_count() < wanted:
+        if not scan & wish.errors and scan.bit_count() < wanted:
             return NO
         if not self._straight and refuted(self, number, wish, wanted, scan):
             return NO
@@ -251,7 +251,7 @@ class Search:
                     return result
                 if self._straight:
                     raise _DeadEnd
-                if not fatal and scan.bit_count() < wanted:
+                if not scan & wish.errors and scan.bit_count() < wanted:
                     return NO
             if twin >= 0:
                 failed.add(twin)

@@ -200,3 +200,40 @@ def test_enough_nodes_before_a_broken_one_hide_its_error() -> None:
     assert found.plan_nodes(wanted, first=2).nodes == ("n0", "n1")
     with pytest.raises(AllocationError, match="gpu.example.com/n2/gpu-0"):
         found.plan_nodes(wanted)
+
+
+@pytest.mark.parametrize("order", [("a", "c"), ("c", "a")])
+def test_devices_in_use_that_disagree_about_groups_count_in_the_order_of_the_slice(
+    order: tuple[str, str],
+) -> None:
+    """With c first, which has no groups, only devices without groups would be admitted."""
+    groups = {"a": ["one"], "b": [], "c": [], "e": ["one"]}
+    devices = [
+        {
+            "name": name,
+            "consumesCounters": [
+                {"counterSet": "s", "counters": {"m": {"value": "1"}}, "compatibilityGroups": own}
+            ],
+        }
+        for name, own in groups.items()
+    ]
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": 2}
+    spec = {"driver": "d", "nodeName": "n0", "pool": pool}
+    counters = [{"name": "s", "counters": {"m": {"value": "9"}}}]
+    found = build_world(
+        read_case(
+            {
+                "features": ["DRAPartitionableDevices", "DRADeviceCompatibilityGroups"],
+                "nodes": ["n0"],
+                "slices": [
+                    {"metadata": {"name": "s-1"}, "spec": {**spec, "devices": devices}},
+                    {"metadata": {"name": "s-2"}, "spec": {**spec, "sharedCounters": counters}},
+                ],
+                "classes": [{"metadata": {"name": "gpu"}}],
+                "allocatedDevices": [{"driver": "d", "pool": "p", "device": name} for name in order],
+            }
+        )
+    )
+    plan = found.plan("n0", claims())
+    assert isinstance(plan, Plan)
+    assert [result.device for result in plan.allocations[0].devices.results] == ["e"]
