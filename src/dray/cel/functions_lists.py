@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import cmp_to_key
-from itertools import pairwise
+from itertools import accumulate, islice, pairwise
+from typing import cast
 
 from dray.cel.errors import Fault, no_such_overload
-from dray.cel.operators import add, contains, too_big
+from dray.cel.operators import add, contains, position_of, too_big
 from dray.cel.values import (
     MISSING,
     NOTHING,
     Duration,
+    GrowingMap,
     Optional,
     Timestamp,
     Uint,
@@ -21,6 +24,7 @@ from dray.cel.values import (
     map_find,
     map_items,
     map_key,
+    number_in_range,
 )
 
 MAX_RANGE = 1_000_000  # more would cost more than an evaluation may
@@ -59,6 +63,8 @@ def flatten(items: list[object], depth: int = 1) -> list[object]:
     return flat
 
 
+# Lists of one of these types are compared by Python itself, which is many times faster.
+_PYTHON_ORDER = frozenset({bool, int, str, bytes})
 _COMPARABLE = (bool, int, float, str, bytes, Duration, Timestamp)
 
 
@@ -75,6 +81,8 @@ def sort_by_keys(items: list[object], keys: list[object]) -> list[object]:
         raise Fault("list elements must be comparable")
     if len(keys) > 1 and any(type(key) is not type(keys[0]) for key in keys):
         raise Fault("list elements must have the same type")
+    if type(keys[0]) in _PYTHON_ORDER:
+        return [items[index] for index in sorted(range(len(keys)), key=keys.__getitem__)]  # type: ignore[arg-type]
     by_key = cmp_to_key(_order)
     order: list[int] = sorted(range(len(keys)), key=lambda index: by_key(keys[index]))
     return [items[index] for index in order]
@@ -87,8 +95,16 @@ def _order(left: object, right: object) -> int:
         return 0
 
 
+def _only_type(items: list[object]) -> type | None:
+    """Return the type that all items have, or None."""
+    kinds = set(map(type, items))
+    return kinds.pop() if len(kinds) == 1 else None
+
+
 def distinct(items: list[object]) -> list[object]:
     """Return the items without repetitions."""
+    if _only_type(items) in _PYTHON_ORDER:
+        return list(dict.fromkeys(items))
     unique: list[object] = []
     for item in items:
         if not any(_same(item, other) for other in unique):
@@ -105,6 +121,9 @@ def _same(left: object, right: object) -> bool:
 
 def is_sorted(items: list[object]) -> bool:
     """Tell whether no element is greater than the next."""
+    if _only_type(items) in _PYTHON_ORDER:
+        ordered = cast("list[int]", items)  # or of another type that Python orders
+        return all(map(operator.le, ordered, islice(ordered, 1, None)))
     for left, right in pairwise(items):
         if not isinstance(left, _COMPARABLE):
             raise no_such_overload("isSorted(list)")
@@ -116,10 +135,14 @@ def is_sorted(items: list[object]) -> bool:
 def extreme(name: str, sign: int) -> Callable[[list[object]], object]:
     """Return the function that finds the smallest or largest element."""
 
+    by_python: Callable[..., object] = max if sign > 0 else min
+
     def find(items: list[object]) -> object:
         if not items:
             raise Fault(f"{name} called on empty list")
         best = items[0]
+        if _only_type(items) in _PYTHON_ORDER:
+            return by_python(items)
         if not isinstance(best, _COMPARABLE):
             raise no_such_overload(f"{name}(list)")
         for item in items[1:]:
@@ -137,6 +160,11 @@ def total(zero: object) -> Callable[[list[object]], object]:
     """Return the function that sums elements of one type."""
 
     def summed(items: list[object]) -> object:
+        if _only_type(items) is int:
+            sums = list(accumulate(cast("list[int]", items)))
+            number_in_range(min(sums), "integer overflow")
+            number_in_range(max(sums), "integer overflow")
+            return sums[-1]
         if items and type(items[0]) not in _ZEROS:
             raise no_such_overload("sum(list)")
         # An untyped list is summed as what its first element is.
@@ -150,6 +178,9 @@ def total(zero: object) -> Callable[[list[object]], object]:
 
 def index_of(items: list[object], wanted: object) -> int:
     """Return the first position of an element, or -1."""
+    position = position_of(wanted, items)
+    if position is not None:
+        return position
     for index, item in enumerate(items):
         if _same(item, wanted):
             return index
@@ -167,7 +198,7 @@ def last_index_of(items: list[object], wanted: object) -> int:
 def includes(value: object, wanted: object) -> object:
     """Tell whether a list has an element, or a scalar equals it."""
     if isinstance(value, list):
-        return any(_same(item, wanted) for item in value)
+        return index_of(value, wanted) >= 0
     return _same(value, wanted)
 
 
@@ -196,6 +227,9 @@ def insert(entries: dict[object, object], key: object, value: object) -> dict[ob
     """Return the map with one more entry."""
     if map_find(entries, key) is not MISSING:
         raise Fault(f"insert failed: key {key} already exists")
+    if isinstance(entries, GrowingMap):
+        entries[map_key(key)] = value
+        return entries
     return {**entries, map_key(key): value}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import re2
 
 from dray.cel.errors import Fault, no_such_overload
-from dray.cel.operators import MAX_RESULT, too_big
+from dray.cel.operators import MAX_TEXT, too_big
 from dray.cel.string_format import format_string
 
 _MAX_PATTERN_MEMORY = 8 << 20
@@ -96,8 +96,8 @@ _SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u
 
 def replace(text: str, old: str, new: str, count: int = -1) -> str:
     """Replace the first `count` occurrences (all, if negative)."""
-    if len(new) > len(old) and len(text) + text.count(old) * len(new) > MAX_RESULT:
-        raise too_big()
+    if len(new) > len(old) and len(text) + text.count(old) * len(new) > MAX_TEXT:
+        raise too_big(MAX_TEXT, "characters")
     return text.replace(old, new, count if count >= 0 else -1)
 
 
@@ -137,8 +137,8 @@ def join(parts: list[object], separator: str = "") -> str:
         if not isinstance(part, str):
             raise no_such_overload("join(list, string)" if separator else "join(list)")
         texts.append(part)
-    if sum(map(len, texts)) + len(separator) * len(texts) > MAX_RESULT:
-        raise too_big()
+    if sum(map(len, texts)) + len(separator) * len(texts) > MAX_TEXT:
+        raise too_big(MAX_TEXT, "characters")
     return separator.join(texts)
 
 

@@ -23,9 +23,13 @@ from collections.abc import Callable, Iterable
 
 from dray.cel.call_costs import actual_call_cost, is_plain
 from dray.cel.errors import CostLimitError, Fault
+from dray.cel.macros import ACCUMULATOR
+from dray.cel.memory import OUTGROWING, ROOM, room_after
 from dray.cel.ranges import LIST_BASE, MAP_BASE
 from dray.cel.values import (
     MISSING,
+    Growing,
+    GrowingMap,
     Optional,
     equal,
     go_type_name,
@@ -49,11 +53,12 @@ class Failure:
 class Meter:
     """Counts the cost of one evaluation."""
 
-    __slots__ = ("_present", "cost", "limit", "stack")
+    __slots__ = ("_present", "cost", "limit", "room", "stack")
 
     def __init__(self, limit: int = RUN_TIME_LIMIT) -> None:
         self.cost = 0
         self.limit = limit
+        self.room = ROOM
         self.stack: list[tuple[int, object]] = []
         # How often each id is on the stack: spares the search for what is not there.
         self._present: dict[int, int] = {}
@@ -61,6 +66,7 @@ class Meter:
     def restart(self, cost: int) -> None:
         """Forget the values; used when an evaluation begins again."""
         self.cost = cost
+        self.room = ROOM
         self.stack.clear()
         self._present.clear()
 
@@ -167,7 +173,9 @@ class Constant(Step):
 class CallStep(Step):
     """A function call whose arguments are all needed."""
 
-    __slots__ = ("args", "function", "implementation", "is_plain", "is_strict", "overload", "stops_early")
+    __slots__ = (
+        "args", "function", "implementation", "is_plain", "is_strict", "outgrows_cost", "overload", "stops_early",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -183,6 +191,7 @@ class CallStep(Step):
         self.args = args
         self.implementation = implementation
         self.is_plain = is_plain(function, overload)
+        self.outgrows_cost = function in OUTGROWING
         self.is_strict = function != "@not_strictly_false"
         # With three or more arguments the first failure ends the evaluation of arguments.
         self.stops_early = len(args) > 2
@@ -191,6 +200,8 @@ class CallStep(Step):
         """Evaluate the arguments and the call."""
         value = self._value(frame)
         meter = frame.meter
+        if self.outgrows_cost and type(value) is not Growing:
+            meter.room = room_after(value, meter.room)
         args = meter.take([arg.id for arg in self.args])
         if args is None:
             cost = 0
@@ -436,7 +447,24 @@ class FoldStep(Step):
                 break
             inner.accumulator = self.step.run(inner)
         inner.in_result = True
-        return self.result.run(inner)
+        return _grown(self.result.run(inner))
+
+
+def _growing(value: object) -> object:
+    """Let the list or map of a loop grow in place: copies would take the square of its size."""
+    if isinstance(value, list):
+        return Growing(value)
+    if isinstance(value, dict):
+        return GrowingMap(value)
+    return value
+
+
+def _grown(value: object) -> object:
+    if type(value) is Growing:
+        return list(value)
+    if type(value) is GrowingMap:
+        return dict(value)
+    return value
 
 
 class _LoopFrame(Frame):
@@ -457,7 +485,9 @@ class _LoopFrame(Frame):
         if name == fold.accu_var:
             if self.accumulator is MISSING:
                 assert self.parent is not None
-                self.accumulator = fold.accu.run(self.parent)
+                value = fold.accu.run(self.parent)
+                # Nobody but the loop itself can see an accumulator of this name.
+                self.accumulator = _growing(value) if name == ACCUMULATOR else value
             return self.accumulator
         if not self.in_result:
             if name == fold.iter_var:

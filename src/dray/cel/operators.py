@@ -13,6 +13,7 @@ from dray.cel.values import (
     NANOS,
     Domains,
     Duration,
+    Growing,
     Timestamp,
     Uint,
     compare,
@@ -27,12 +28,15 @@ MIN_TIME = -62135596800  # 0001-01-01T00:00:00Z
 MAX_TIME = 253402300799  # 9999-12-31T23:59:59Z
 
 
-MAX_RESULT = 2_000_000  # elements or characters; upstream has no such bound and may run out of memory
+# Upstream has no such bounds and may run out of memory. A concatenation costs a tenth of its characters,
+# so no evaluation within the cost limit makes a longer string that way.
+MAX_RESULT = 2_000_000  # elements
+MAX_TEXT = 10_000_000  # characters
 
 
-def too_big() -> CostLimitError:
+def too_big(limit: int = MAX_RESULT, unit: str = "elements") -> CostLimitError:
     """Return the error of an operation whose result would be unreasonably big."""
-    return CostLimitError(f"operation cancelled: result has more than {MAX_RESULT} elements or characters")
+    return CostLimitError(f"operation cancelled: result has more than {limit} {unit}")
 
 
 def _whole(left: object, right: object, operate: Callable[[int, int], int]) -> int | None:
@@ -58,10 +62,17 @@ def duration_of(nanos: int) -> Duration:
 
 def add(left: object, right: object) -> object:
     """Return left + right."""
+    if type(left) is int and type(right) is int:
+        return number_in_range(left + right, "integer overflow")
     number = _whole(left, right, lambda a, b: a + b)
     if number is not None:
         return number
     match left, right:
+        case Growing(), list():
+            if len(left) + len(right) > MAX_RESULT:
+                raise too_big()
+            left.extend(right)
+            return left
         case list(), list():
             return _joined(left, right)
         case str(), str():
@@ -78,13 +89,18 @@ def add(left: object, right: object) -> object:
 
 
 def _joined(left: Any, right: Any) -> object:
-    if len(left) + len(right) > MAX_RESULT:
-        raise too_big()
+    if type(left) is list:
+        if len(left) + len(right) > MAX_RESULT:
+            raise too_big()
+    elif len(left) + len(right) > MAX_TEXT:
+        raise too_big(MAX_TEXT, "characters")
     return left + right
 
 
 def subtract(left: object, right: object) -> object:
     """Return left - right."""
+    if type(left) is int and type(right) is int:
+        return number_in_range(left - right, "integer overflow")
     number = _whole(left, right, lambda a, b: a - b)
     if number is not None:
         return number
@@ -102,6 +118,8 @@ def subtract(left: object, right: object) -> object:
 
 def multiply(left: object, right: object) -> object:
     """Return left * right."""
+    if type(left) is int and type(right) is int:
+        return number_in_range(left * right, "integer overflow")
     number = _whole(left, right, lambda a, b: a * b)
     if number is not None:
         return number
@@ -183,12 +201,27 @@ greater = _ordering("_>_", lambda order: order > 0)
 greater_equals = _ordering("_>=_", lambda order: order >= 0)
 
 
+def position_of(item: object, items: list[object]) -> int | None:
+    """Return where Python finds a text or an integer (-1: nowhere); None: compare one by one."""
+    if type(item) is not str and type(item) is not int:
+        return None
+    try:
+        position = items.index(item)
+    except ValueError:
+        return -1
+    # Python takes True for 1.
+    return None if type(items[position]) is bool else position
+
+
 def contains(item: object, container: object) -> object:
     """Return item in container."""
     if isinstance(container, dict | Domains):
         return map_has(container, item)
     if not isinstance(container, list):
         raise no_such_overload()
+    position = position_of(item, container)
+    if position is not None:
+        return position >= 0
     for element in container:
         try:
             if equal(item, element):

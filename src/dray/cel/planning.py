@@ -36,7 +36,7 @@ from dray.cel.interpreter import (
 from dray.cel.syntax import Call, Fold, Ident, ListNode, Literal, MapNode, Node, Select
 from dray.cel.values import equal
 
-_FOLDED = frozenset(
+FOLDED = frozenset(
     {"bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"}
 )
 _PATTERN_ARGUMENT = {"matches": 1, "find": 1, "findAll": 1}
@@ -116,7 +116,7 @@ def _branch(step: Step) -> Access:
 
 def _folded(step: CallStep) -> Step:
     """Evaluate conversions of constants, and compile constant patterns, ahead of time."""
-    if step.function in _FOLDED and len(step.args) == 1 and isinstance(step.args[0], Constant):
+    if step.function in FOLDED and len(step.args) == 1 and isinstance(step.args[0], Constant):
         value = guarded(step.implementation, step.args[0].value)
         if isinstance(value, Failure):
             raise CompileError(f"program instantiation failed: {value.message}")

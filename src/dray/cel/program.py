@@ -11,11 +11,11 @@ from dray.api.resource import DeviceAttribute
 from dray.api.semver import Semver
 from dray.cel import kinds
 from dray.cel.checker import check
-from dray.cel.codegen import compile_tree
+from dray.cel.codegen import Compiled, compile_tree
 from dray.cel.depth import with_room
 from dray.cel.device import DeviceInput
 from dray.cel.environment import CONSUMABLE_CAPACITY, LIST_TYPE_ATTRIBUTES, Environment, environment_for
-from dray.cel.errors import CompileError, EvaluationError
+from dray.cel.errors import CompileError, EvaluationError, Fault
 from dray.cel.estimate import max_cost
 from dray.cel.interpreter import RUN_TIME_LIMIT, Failure, Frame, Meter, Step
 from dray.cel.kinds import CelType
@@ -40,7 +40,10 @@ class Outcome:
 class Program:
     """A compiled expression. Immutable after compilation; may be shared between threads."""
 
-    __slots__ = ("_fast", "_steps", "expression", "is_derived", "max_cost", "output_type", "reads", "tree")
+    __slots__ = (
+        "_compiled", "_counts", "_is_compiled", "_steps",
+        "expression", "is_derived", "max_cost", "output_type", "reads", "tree",
+    )  # fmt: skip
 
     def __init__(
         self, expression: str, tree: Node, steps: Step, cost: int, *, is_derived: bool = False
@@ -53,18 +56,37 @@ class Program:
         self.reads: ReadSet = reads_of(tree)
         self._steps = steps
         # Within the limit by estimate means: no need to count.
-        self._fast = compile_tree(tree) if cost <= RUN_TIME_LIMIT else None
+        self._counts = cost > RUN_TIME_LIMIT
+        self._compiled: Compiled | None = None
+        self._is_compiled = False
 
     def evaluate(self, device: DeviceInput) -> bool:
         """Tell whether the device matches; raise EvaluationError."""
-        if self._fast is not None and not device.poison:
-            try:
-                value = self._fast(device)
-            except Exception:
-                value = None
-            if value is True or value is False:
-                return value
-        return self.evaluate_with_cost(device)[0]
+        value = self.value(device)
+        if not isinstance(value, bool):
+            raise not_a_bool(value)
+        return value
+
+    def value(self, device: DeviceInput) -> object:
+        """Return the value of the expression, without its cost; raise EvaluationError."""
+        if not self._is_compiled:
+            # Compiling is left to the first evaluation: admission has no use for it. Two
+            # threads may both do it, with the same result.
+            self._compiled = with_room(lambda: compile_tree(self.tree, counting=self._counts))
+            self._is_compiled = True
+        compiled = self._compiled
+        if compiled is None or device.poison:
+            return self.value_with_cost(device)[0]
+        try:
+            return compiled(device, RUN_TIME_LIMIT)[0]
+        except EvaluationError:
+            raise
+        except Fault as fault:
+            if not self._counts:
+                raise EvaluationError(fault.message) from None
+        except Exception:  # noqa: S110  # the interpreter knows what it means
+            pass
+        return self.value_with_cost(device)[0]
 
     def evaluate_with_cost(self, device: DeviceInput, limit: int = RUN_TIME_LIMIT) -> tuple[bool, int]:
         """Tell whether the device matches, and at what cost; raise EvaluationError."""
@@ -110,7 +132,7 @@ class Program:
 
     def evaluate_derived(self, device: DeviceInput) -> DeviceAttribute:
         """Return the value of a derived attribute; raise EvaluationError."""
-        return as_attribute(self.value_with_cost(device)[0])
+        return as_attribute(self.value(device))
 
 
 def not_a_bool(value: object) -> EvaluationError:

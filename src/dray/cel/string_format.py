@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dray.cel.errors import Fault
 from dray.cel.kinds import CelType
-from dray.cel.operators import MAX_RESULT, too_big
+from dray.cel.operators import MAX_TEXT, too_big
 from dray.cel.syntax import ListNode, MapNode, Node
 from dray.cel.values import Duration, Timestamp, Uint, map_items, type_name
 
@@ -137,8 +137,8 @@ def format_string(template: str, values: list[object]) -> str:
         for piece in pieces:
             texts.append(piece if isinstance(piece, str) else _fill(piece, next(arguments)))
             length += len(texts[-1])
-            if length > MAX_RESULT:
-                raise too_big()
+            if length > MAX_TEXT:
+                raise too_big(MAX_TEXT, "characters")
         return "".join(texts)
     except FormatProblem as problem:
         raise Fault(str(problem)) from None

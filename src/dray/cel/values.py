@@ -181,6 +181,18 @@ class Domains(dict[object, object]):
         return {}
 
 
+class Growing(list[object]):
+    """The list that a loop is making: extended in place, and seen by nobody else until it is done."""
+
+    __slots__ = ()
+
+
+class GrowingMap(dict[object, object]):
+    """The map that a loop is making."""
+
+    __slots__ = ()
+
+
 _TYPE_NAMES: dict[type, str] = {
     type(None): "null_type",
     bool: "bool",

@@ -1,5 +1,7 @@
 """Expressions that mean harm get a clear error, in bounded time and memory."""
 
+import tracemalloc
+
 import pytest
 
 from dray.api.features import Features
@@ -71,8 +73,48 @@ def test_an_endless_range_is_stopped():
         evaluate("lists.range(9223372036854775807).size() == 1")
 
 
-@pytest.mark.heavy
 def test_nested_loops_stop_at_the_cost_limit():
     loops = "".join(f".all(x{i}, [1,2,3,4,5,6,7,8,9,10]" for i in range(20))
     with pytest.raises(EvaluationError, match="actual cost limit exceeded"):
         evaluate(f"[1,2,3,4,5,6,7,8,9,10]{loops}.all(z, true)" + ")" * 20)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        't.replace("", b)',  # charged for what it reads
+        "[t, b, t, b, t, b, t, b].join(b)",
+        "l + l",  # adding lists costs 1
+    ],
+)
+def test_results_that_cost_less_than_they_weigh_share_a_budget(values):
+    expression = (
+        f'cel.bind(b, "{"b" * 4000}", cel.bind(t, "{"t" * 4000}", cel.bind(l, lists.range(20000), '
+        f"lists.range(1000).map(x, {values}).size() > 0)))"
+    )
+    with pytest.raises(EvaluationError, match="operation cancelled"):
+        evaluate(expression)
+    program = compile_selector(expression, features=Features.default())
+    assert "operation cancelled" in program.outcome(DEVICE).error
+
+
+@pytest.mark.parametrize("loop", ["map(x, x)", "filter(x, true)", "transformMap(i, v, v)"])
+def test_the_memory_of_a_loop_grows_with_its_result_not_with_its_square(loop):
+    program = compile_selector(f"lists.range(20000).{loop}.size() == 1 / 0", features=Features.default())
+    tracemalloc.start()
+    error = program.outcome(DEVICE).error
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert error == "division by zero"
+    assert peak < 64 << 20  # copies in every round would take more than 1 GB
+
+
+def test_a_string_as_long_as_its_cost_allows_is_made():
+    chain = "".join("cel.bind(s, s + s, " for _ in range(16))
+    assert evaluate(f'cel.bind(s, "{"a" * 64}", {chain}size(s) == {64 << 16}' + ")" * 17)
+
+
+def test_the_list_of_a_binding_does_not_change_when_it_is_added_to():
+    expression = "cel.bind(l, [], (l + [1]).size() + (l + [1, 2]).size() == 3 && l == [])"
+    assert evaluate(expression)
+    assert compile_selector(expression, features=Features.default()).outcome(DEVICE).value is True

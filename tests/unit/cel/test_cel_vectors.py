@@ -11,6 +11,8 @@ from shared_data import shared
 from dray.api.features import Features
 from dray.api.resource import DeviceAttribute, DeviceCapacity
 from dray.cel import CompileError, DeviceInput, EvaluationError, compile_selector
+from dray.cel.codegen import compile_tree
+from dray.cel.errors import Fault
 
 CASES = Path(__file__).parents[2] / "cases" / "cel"
 
@@ -28,15 +30,26 @@ def answer(expression, device, features=("DRAConsumableCapacity",), *, stored=Fa
     except CompileError as error:
         return str(error), 0, False, "", None
     outcome = program.outcome(device)
-    if program.max_cost > 1_000_000:
-        # Above the limit there is only the interpreter.
-        return "", program.max_cost, outcome.value is True, outcome.error, outcome.cost
     try:
         fast, fast_error = program.evaluate(device), ""
     except EvaluationError as error:
         fast, fast_error = None, str(error)
     assert (fast, fast_error) == (outcome.value, outcome.error)
+    check_counted(program, device, outcome)
     return "", program.max_cost, outcome.value is True, outcome.error, outcome.cost
+
+
+def check_counted(program, device, outcome):
+    """Check that the compiled function that counts agrees with the interpreter, if it returns."""
+    counting = compile_tree(program.tree, counting=True)
+    if counting is None or device.poison:
+        return
+    try:
+        value, cost = counting(device, 1_000_000)
+    except (Fault, EvaluationError):
+        return
+    if isinstance(value, bool):
+        assert (value, cost) == (outcome.value, outcome.cost), program.expression
 
 
 def check_recorded(max_cost, n_runs):
