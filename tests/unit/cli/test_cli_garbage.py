@@ -66,6 +66,9 @@ def _no_cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
+    mask = os.umask(0o022)
+    yield
+    os.umask(mask)  # node agents close their files to others, for the whole process
 
 
 def outcome(arguments, capsys):
