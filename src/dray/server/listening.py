@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dray.server.connections import MAX_CONNECTIONS, Connections
 
 BACKLOG = 1024
-BATCH = 64  # connections accepted in one turn of the loop
+BATCH = 8  # connections accepted in one turn of the loop: each brings a TLS handshake of a millisecond or two
 HANDSHAKE_TIMEOUT = 10.0  # seconds for TLS to be agreed on
 SHUTDOWN_TIMEOUT = 2.0  # seconds for TLS to be ended by both sides
 PAUSE = 0.5  # seconds without accepting when there are no descriptors
