@@ -12,16 +12,18 @@ import time
 from pathlib import Path
 
 from attack.campaign import Campaign, Plan
+from attack.phases import PHASES, run
 from attack.replaying import replay
 
-SHORT = Plan(requests=6_000, tries=6, seconds=25.0)
+SHORT = Plan(requests=6_000, tries=5, seconds=25.0, sample=60, bulk=15, hold=1.5, damages=4)
+SHORT_PHASES = ["fuzz", "bombs", "clients", "files"]
 LONG = Plan(requests=1_000_000, tries=120, seconds=3_000.0)
 
 
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m attack", description=__doc__)
-    parser.add_argument("phases", nargs="*", help=f"which of {', '.join(Campaign.PHASES)}; all by default")
+    parser.add_argument("phases", nargs="*", help=f"which of {', '.join(PHASES)}; all by default")
     parser.add_argument("--short", action="store_true", help="the form that is a part of `make test`")
     parser.add_argument("--seed", default="1", help="the same seed makes the same requests")
     parser.add_argument("--requests", type=int, help="how many requests the fuzzer sends")
@@ -41,6 +43,9 @@ def main() -> int:
     args = parser.parse_args()
     if args.replay:
         return asyncio.run(replay(args.replay, shrink=args.shrink))
+    unknown = set(args.phases) - set(PHASES)
+    if unknown:
+        parser.error(f"no phase named {', '.join(sorted(unknown))}; known: {', '.join(PHASES)}")
     plan = SHORT if args.short else LONG
     plan.requests = args.requests or plan.requests
     plan.seconds = args.minutes * 60 if args.minutes else plan.seconds
@@ -50,7 +55,7 @@ def main() -> int:
     began = time.monotonic()
     campaign = Campaign(plan, output)
     try:
-        campaign.run(args.phases or list(Campaign.PHASES))
+        run(campaign, args.phases or (SHORT_PHASES if args.short else list(PHASES)))
     finally:
         campaign.close()
     report = campaign.report(time.monotonic() - began)

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-ROUNDS = int(os.environ.get("DRAY_CRASH_ROUNDS", "200"))
+ROUNDS = int(os.environ.get("DRAY_CRASH_ROUNDS", "500"))
 WRITERS = 8
 NAMES = 40
 PATH = "/api/v1/namespaces/default/configmaps"

@@ -16,7 +16,8 @@ from dray.server import errors
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_TOKEN = re.compile(r"\s*(==|!=|[=!,()<>]|[^\s=!,()<>]+)")
+# White space is not a part of it: looked for in front of every token, it would be read again from each of its characters.
+_TOKEN = re.compile(r"==|!=|[=!,()<>]|[^\s=!,()<>]+")
 
 
 class Requirement(NamedTuple):
@@ -67,7 +68,7 @@ class _LabelParser:
 
     @staticmethod
     def _split(text: str) -> list[str]:
-        return [match.group(1) for match in _TOKEN.finditer(text)]
+        return _TOKEN.findall(text)
 
     def parse(self) -> LabelSelector:
         requirements: list[Requirement] = []

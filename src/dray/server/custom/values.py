@@ -8,6 +8,7 @@ for them.
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from collections.abc import Callable
 from datetime import datetime
@@ -124,7 +125,7 @@ def _check_list(schema: Schema, value: list[Any], path: str) -> list[FieldError]
 
 def _check_unique(schema: Schema, value: list[Any], path: str) -> list[FieldError]:
     kind = schema.get("x-kubernetes-list-type")
-    seen: list[Any] = []
+    seen: set[str] = set()  # as text: items are of any type, and there may be very many
     problems: list[FieldError] = []
     for index, item in enumerate(value):
         if kind == "set":
@@ -134,9 +135,10 @@ def _check_unique(schema: Schema, value: list[Any], path: str) -> list[FieldErro
             identity = {key: item.get(key) for key in keys if key in item}
         else:
             return []
-        if identity in seen:
+        text = json.dumps(identity, sort_keys=True)
+        if text in seen:
             problems.append(duplicate(f"{path}[{index}]", identity))
-        seen.append(identity)
+        seen.add(text)
     return problems
 
 
