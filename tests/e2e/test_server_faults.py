@@ -106,7 +106,7 @@ def small_disk(tmp_path):
     if (
         os.geteuid() != 0
         or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", place], capture_output=True, check=False
+            ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", place], capture_output=True, check=False
         ).returncode
     ):
         pytest.skip("needs root, to mount a small disk")
@@ -117,7 +117,7 @@ def small_disk(tmp_path):
 @pytest.mark.root
 async def test_a_full_disk_costs_no_acknowledged_write(small_disk):
     ballast = small_disk / "ballast"
-    ballast.write_bytes(b"x" * 3_000_000)
+    ballast.write_bytes(b"x" * 30_000_000)
     server = Server(small_disk / "s")
     server.start()
     try:

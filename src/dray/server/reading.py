@@ -206,9 +206,13 @@ async def _in_pieces(start: bytes, items: Iterable[bytes], end: bytes) -> AsyncI
 
 def parse_version(text: str, refuse: Any, prefix: str = "") -> int:
     """Read a resourceVersion; `refuse` makes the error for what is no number."""
-    if text.isascii() and text.isdigit() and int(text) < 2**64:
-        return int(text)
-    problem = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+    why = "invalid syntax"
+    if text.isascii() and text.isdigit():
+        digits = text.lstrip("0")
+        if len(digits) <= 20 and int(digits or "0") < 2**64:  # Python reads no numbers of thousands of digits
+            return int(digits or "0")
+        why = "value out of range"
+    problem = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": {why}'
     raise refuse(prefix + problem)
 
 

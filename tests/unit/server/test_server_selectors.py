@@ -4,9 +4,10 @@ import time
 
 import pytest
 
-from dray.server.errors import ApiError
+from dray.server.errors import ApiError, bad_request
 from dray.server.negotiation import negotiate
 from dray.server.options import delete_options, list_options, write_options
+from dray.server.reading import parse_version
 from dray.server.requests import Request
 from dray.server.routing import split_path, verb_of
 from dray.server.selectors import matches_labels, parse_label_selector
@@ -120,3 +121,13 @@ def test_white_space_in_selectors_is_read_once():
     assert time.process_time() - began < 2, (
         "it took 20 s when every blank was looked at from every blank before it"
     )
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "18446744073709551616", "0" * 60_000 + "x", "²", "-1"])
+def test_versions_that_are_not_numbers_of_64_bits_are_refused_in_words(text):
+    with pytest.raises(ApiError, match=r"resourceVersion: Invalid value"):
+        parse_version(text, bad_request)
+
+
+def test_leading_zeros_of_a_version_do_not_count():
+    assert parse_version("0" * 60_000 + "7", bad_request) == 7

@@ -132,6 +132,7 @@ def validate_topology_spread(constraints: list[Json], path: Path) -> list[FieldE
     """Check how pods spread over zones or nodes."""
     errors: list[FieldError] = []
     kinds = [(entry.get("topologyKey") or "", entry.get("whenUnsatisfiable") or "") for entry in constraints]
+    last = {kind: number for number, kind in enumerate(kinds)}
     for number, constraint in enumerate(constraints):
         here = path.at(number)
         key, action = kinds[number]
@@ -143,7 +144,7 @@ def validate_topology_spread(constraints: list[Json], path: Path) -> list[FieldE
         if action not in ("DoNotSchedule", "ScheduleAnyway"):
             here_action = here.child("whenUnsatisfiable")
             errors.append(not_supported(here_action, action, ("DoNotSchedule", "ScheduleAnyway")))
-        if kinds[number] in kinds[number + 1 :]:
+        if last[kinds[number]] > number:
             errors.append(duplicate(here.child("{topologyKey, whenUnsatisfiable}"), f"{{{key}, {action}}}"))
         if domains is not None:
             if domains <= 0:
