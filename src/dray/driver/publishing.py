@@ -5,6 +5,9 @@ the clock), it lists what is there, plans the writes and makes them. A watch onl
 says *that* something changed; writes of our own are known by their revision and
 wake nobody.
 
+While the node does not know the driver nobody can prepare its devices: `suspend` deletes the slices, once
+(another instance may publish the same ones), and `resume` publishes them again.
+
 A server that drops fields (a feature gate is off) would look different from what
 is wanted for ever. What it made of each spec is remembered, so such a slice is
 written once, with a warning, and then left alone.
@@ -39,6 +42,8 @@ class Publisher:
         self._owner = Owner(driver, node_name)
         self._metrics = metrics
         self._pools: Sequence[Pool] | None = None  # None means: nothing is known yet, touch nothing
+        self._is_suspended = False
+        self._is_withdrawn = False  # the slices were deleted since the suspension
         self._wake = asyncio.Event()
         self._own_revisions: set[str] = set()
         self._accepted: dict[bytes, ResourceSliceSpec] = {}  # what we sent -> what the server kept of it
@@ -52,6 +57,18 @@ class Publisher:
         self._done.clear()
         self._wake.set()
 
+    def suspend(self) -> None:
+        """Delete the slices and publish nothing until `resume`; idempotent."""
+        if not self._is_suspended:
+            self._is_suspended, self._is_withdrawn = True, False
+            self._wake.set()
+
+    def resume(self) -> None:
+        """Publish again; idempotent."""
+        if self._is_suspended:
+            self._is_suspended = False
+            self._wake.set()
+
     async def wait_published(self) -> None:
         """Wait until the last `publish` is on the server."""
         await self._done.wait()
@@ -63,10 +80,12 @@ class Publisher:
         try:
             while True:
                 await self._wait(pause or RESYNC_SECONDS, only_clock=bool(pause))
-                if self._pools is None:
+                if self._pools is None or (self._is_suspended and self._is_withdrawn):
                     continue
                 try:
-                    await self._sync(self._pools)
+                    is_suspended = self._is_suspended
+                    await self._sync(() if is_suspended else self._pools)
+                    self._is_withdrawn = is_suspended
                     pause = 0.0
                     self._done.set()
                 except (Conflict, NotFound) as error:
@@ -100,7 +119,7 @@ class Publisher:
             uid = await self._api.node_uid(self._owner.node_name)
             self._owner = Owner(self._owner.driver, self._owner.node_name, uid)
         wanted = {pool.name or self._owner.node_name: split_pool(pool, self._owner) for pool in pools}
-        existing, _ = await self._api.list_slices(self._selector(pools))
+        existing, _ = await self._api.list_slices(self._selector(self._pools or ()))
         by_pool: dict[str, list[ResourceSlice]] = {name: [] for name in wanted}
         for there in existing:
             if there.spec.pool.name in wanted or self._is_ours(there):

@@ -6,7 +6,9 @@ drivers.
 
 Order at start: state, then `recover`, then the sockets, then slices. So the first
 prepare finds a driver that knows its past, and the scheduler sees devices only
-when somebody can prepare them.
+when somebody can prepare them. A driver that the node does not register, or does not
+have any more, takes its slices away after `withdraw_seconds`: pods would be sent to
+devices that nobody prepares.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +54,7 @@ class Settings:
     rediscover_seconds: float = 60.0  # how often `discover` is called without being asked
     metrics_port: int | None = None  # serve /metrics on 127.0.0.1
     publishes: bool = True  # False: somebody else publishes the slices
+    withdraw_seconds: float = 30.0  # unregistered for so long: the slices are deleted until the node has us
 
     def resolved_node_name(self) -> str:
         """Return the node's name."""
@@ -95,7 +99,18 @@ class RunningDriver:
         self._rediscover = asyncio.Event()
 
     async def start(self) -> None:
-        """Read the state, clean up, open the sockets."""
+        """Read the state, clean up, open the sockets.
+
+        Raises DriverError when another instance of the same name runs; its state is not touched then.
+        """
+        self.serving.reserve()
+        try:
+            await self._start()
+        except BaseException:
+            await self.serving.stop()
+            raise
+
+    async def _start(self) -> None:
         try:
             self._state.load()
         except CorruptStateError as error:
@@ -114,12 +129,30 @@ class RunningDriver:
         """Publish, watch the inventory and the health until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._discover())
+            tasks.create_task(self.serving.keep_sockets())
+            tasks.create_task(self._follow_registration())
             if self.settings.publishes:
                 tasks.create_task(self.publisher.run())
             if self._board is not None:
                 tasks.create_task(self._watch_health(self._board))
             if isinstance(self.driver, AnnouncesChanges):
                 tasks.create_task(self._follow_changes(self.driver))
+
+    async def _follow_registration(self) -> None:
+        """Offer devices while the node can have them prepared."""
+        was_away = False
+        while True:
+            since = self.serving.unregistered_since
+            is_away = since is not None and time.monotonic() - since > self.settings.withdraw_seconds
+            if is_away and not was_away:
+                log.error(
+                    "%s: not registered with the node for %.0f s; its devices are withdrawn until it is",
+                    self.driver.name,
+                    self.settings.withdraw_seconds,
+                )
+            (self.publisher.suspend if is_away else self.publisher.resume)()
+            was_away = is_away
+            await asyncio.sleep(min(1.0, self.settings.withdraw_seconds / 4))
 
     def rediscover(self) -> None:
         """Have `discover` called soon."""

@@ -5,7 +5,9 @@ so one servicer serves both; only the module with the generated classes differs.
 
 Two sockets are made. The one in the node's registry directory is found by the
 node, which asks it who we are and where the other one is. Its appearance *is* the
-registration, so it is opened last and removed first.
+registration, so it is opened last and removed first. Both belong to this process
+(see `sockets`): a second instance of the same name is refused, and a socket that
+somebody removed is opened again, which makes the node register us anew.
 """
 
 from __future__ import annotations
@@ -36,12 +38,14 @@ from dray.api.rpc.generated import (
 )
 from dray.driver.contract import HEALTHY, UNHEALTHY, DeviceHealth, DriverError
 from dray.driver.preparing import ClaimRef, Preparer
+from dray.driver.sockets import OwnedSocket, SocketLock, SocketTakenError
 from dray.driver.state import RecordedDevice, StateError
 
 log = logging.getLogger("dray.driver")
 
 _HEALTH_NUMBERS = {HEALTHY: 1, UNHEALTHY: 2}  # everything else is 0, unknown
 _MESSAGE_BYTES = 1024
+_LOOK_SECONDS = 1.0  # how often we look whether our sockets are still there
 
 
 class DraService:
@@ -220,15 +224,35 @@ class Serving:
         board: HealthBoard | None,  # None: the driver does not report health
     ) -> None:
         self.is_registered = asyncio.Event()
+        self.unregistered_since: float | None = time.monotonic()  # None: registered
         self._driver = driver
         self._paths = paths
         self._preparer = preparer
         self._board = board
-        self._servers: list[Any] = []
+        self._lock = SocketLock(paths.service.with_name(f".{paths.service.name}.lock"))
+        self._service = OwnedSocket(paths.service, self._make_service)
+        self._registration = OwnedSocket(paths.registration, self._make_registration)
+        self._complaint = ""
+
+    def reserve(self) -> None:
+        """Make sure that no other instance of the same name runs, or starts; raises SocketTakenError.
+
+        Before anything that two instances must not do at the same time.
+        """
+        if not self._lock.is_held:
+            self._lock.acquire()
 
     async def start(self) -> None:
         """Open the service, then the registration that points to it."""
-        versions = [DRA_V1, DRA_V1BETA1]
+        self.reserve()
+        try:
+            await self._service.open()
+            await self._registration.open()
+        except BaseException:
+            await self.stop()
+            raise
+
+    def _make_service(self) -> Any:
         service = grpc.aio.server()
         dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(
             DraService(self._preparer, dra_v1_pb2, has_share_id=True), service
@@ -237,38 +261,64 @@ class Serving:
             DraService(self._preparer, dra_v1beta1_pb2, has_share_id=False), service
         )
         if self._board is not None:
-            versions += [HEALTH_V1, HEALTH_V1ALPHA1]
             health_v1_pb2_grpc.add_DRAResourceHealthServicer_to_server(
                 HealthService(self._board, health_v1_pb2), service
             )
             health_v1alpha1_pb2_grpc.add_DRAResourceHealthServicer_to_server(
                 HealthService(self._board, health_v1alpha1_pb2), service
             )
-        await self._listen(service, self._paths.service)
+        return service
+
+    def _make_registration(self) -> Any:
+        versions = [DRA_V1, DRA_V1BETA1]
+        if self._board is not None:
+            versions += [HEALTH_V1, HEALTH_V1ALPHA1]
         registration = grpc.aio.server()
         registration_v1_pb2_grpc.add_RegistrationServicer_to_server(
             RegistrationService(self._driver, self._paths.service, versions, self._on_status), registration
         )
-        await self._listen(registration, self._paths.registration)
+        return registration
 
-    async def _listen(self, server: Any, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # left by a killed process; a live one would have another instance id
-        server.add_insecure_port(f"unix:{path}")
-        await server.start()
-        self._servers.append((server, path))
+    async def keep_sockets(self) -> None:
+        """Open the sockets again whenever they vanish, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if self._service.is_own and self._registration.is_own:
+                self._complaint = ""
+                continue
+            # The node forgets a plugin whose registration is gone, and a new endpoint needs a new one.
+            self._note_unregistered()
+            try:
+                await self._reopen()
+            except (SocketTakenError, OSError) as error:
+                if str(error) != self._complaint:
+                    self._complaint = str(error)
+                    log.error("%s: a socket was lost and cannot be opened again: %s", self._driver, error)
+
+    async def _reopen(self) -> None:
+        lost = [each.path for each in (self._service, self._registration) if not each.is_own]
+        self._registration.withdraw()
+        if not self._service.is_own:
+            await self._service.open()
+        await self._registration.open()
+        log.warning("%s: sockets that were lost are open again: %s", self._driver, ", ".join(map(str, lost)))
+
+    def _note_unregistered(self) -> None:
+        self.is_registered.clear()
+        if self.unregistered_since is None:
+            self.unregistered_since = time.monotonic()
 
     def _on_status(self, is_registered: bool, error: str) -> None:
         if is_registered:
             log.info("%s: registered with the node", self._driver)
+            self.unregistered_since = None
             self.is_registered.set()
         else:
-            self.is_registered.clear()
+            self._note_unregistered()
             log.error("%s: the node refused the registration: %s", self._driver, error)
 
     async def stop(self) -> None:
         """Deregister, let running calls finish, close."""
-        for server, path in reversed(self._servers):
-            path.unlink(missing_ok=True)
-            await server.stop(grace=5.0)
-        self._servers.clear()
+        await self._registration.close()
+        await self._service.close()
+        self._lock.release()

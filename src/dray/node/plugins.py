@@ -218,9 +218,10 @@ class PluginRegistry:
         self._observe = observe
         self._wipe_after = wipe_after_seconds
         self._plugins: dict[Path, Plugin] = {}
-        self._inodes: dict[Path, int] = {}  # of the sockets: a new one under an old name is a new plugin
+        # Inode and time of creation of the sockets: a new one under an old name is a new plugin.
+        self._inodes: dict[Path, tuple[int, int]] = {}
         self._handshakes: dict[Path, asyncio.Task[None]] = {}
-        self._refused: dict[Path, tuple[int, float]] = {}  # -> inode, and when it may be asked again
+        self._refused: dict[Path, tuple[tuple[int, int], float]] = {}  # -> inode, when it may be asked again
         self._complained: set[str] = set()
         self._wipes: dict[str, asyncio.Task[None]] = {}
         self._order = itertools.count(1)
@@ -267,9 +268,9 @@ class PluginRegistry:
         for path in [path for path in self._refused if path not in sockets]:
             del self._refused[path]
 
-    def _sockets(self) -> dict[Path, int]:
+    def _sockets(self) -> dict[Path, tuple[int, int]]:
         """Return the sockets in the registry that are asked who they are, with their inodes."""
-        sockets: dict[Path, int] = {}
+        sockets: dict[Path, tuple[int, int]] = {}
         for entry in self.folder.glob("*.sock"):
             with contextlib.suppress(OSError):  # it may vanish between two looks, or be a loop of links
                 found = entry.stat()
@@ -281,7 +282,7 @@ class PluginRegistry:
                 if len(sockets) >= _MAX_SOCKETS:
                     self._complain(f"there are more than {_MAX_SOCKETS} sockets in {self.folder}")
                     break
-                sockets[entry] = found.st_ino
+                sockets[entry] = (found.st_ino, found.st_mtime_ns)
         return sockets
 
     def _complain(self, text: str) -> None:
