@@ -16,8 +16,8 @@ Two families of functions, both raising `ParseError` and nothing else:
 
 Theory of operation: depth is bounded *before* a parser sees the text. `check_depth` counts brackets:
 a text with at most `MAX_DEPTH` of them cannot be deeper, which two C-level counts show for
-nearly every body; otherwise the brackets outside strings are summed up, still without a Python
-loop. YAML is read event by event (`yaml_text`), so its bounds apply while it is read.
+nearly every body; otherwise innermost pairs of brackets are taken away a few times, and what is left is
+summed up, still without a Python loop. YAML is read event by event (`yaml_text`), so its bounds apply while it is read.
 
 `MAX_DEPTH` is one number for the whole system: what is accepted at this depth can be validated,
 patched, compared, stored, written as JSON and YAML and read again by every part, each of which recurses
@@ -111,8 +111,15 @@ def check_depth(data: bytes, limit: int = MAX_DEPTH) -> None:
     Traceback (most recent call last):
     dray.api.parsing.ParseError: exceeded max depth
     """
-    if data.count(b"[") + data.count(b"{") > limit and _json_depth(data) > limit:
-        raise ParseError(TOO_DEEP)
+    if data.count(b"[") + data.count(b"{") > limit:
+        brackets = left = _brackets_of(data)
+        # Taking innermost pairs away takes at most one level away each time, and most of an object.
+        for n_removed, pair in enumerate(_PAIRS):
+            if len(left) + n_removed <= limit:
+                return
+            left = left.replace(pair, b"")
+        if _depth_of_brackets(brackets) > limit:
+            raise ParseError(TOO_DEEP)
 
 
 def depth_of(value: Json) -> int:
@@ -134,19 +141,25 @@ def depth_of(value: Json) -> int:
     return depth
 
 
-# Opening brackets as 1, closing ones as 255, which is -1 in a signed byte; all else is deleted.
+_PAIRS: Final = (b"{}", b"[]") * 4
+_NOT_MARKS: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
+# Opening brackets as 1, closing ones as 255, which is -1 in a signed byte.
 _STEPS: Final = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else byte for byte in range(256))
 _PIECE: Final = 1 << 16
-_NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
-def _json_depth(data: bytes) -> int:
-    """Return the depth of JSON text, correct at least up to the first error of syntax."""
+def _brackets_of(data: bytes) -> bytes:
+    """Return the brackets outside of strings; correct at least up to the first error of syntax."""
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Two quotes in a row are a string without brackets, or the space between two of them.
+    marks = data.translate(None, _NOT_MARKS).replace(b'""', b"")
     # Every second piece between quotes is outside of strings.
-    outside = b"".join(data.split(b'"')[::2])
-    steps = memoryview(outside.translate(_STEPS, _NOT_BRACKETS)).cast("b")
+    return b"".join(marks.split(b'"')[::2]) if b'"' in marks else marks
+
+
+def _depth_of_brackets(brackets: bytes) -> int:
+    steps = memoryview(brackets.translate(_STEPS)).cast("b")
     level = depth = 0
     # In pieces, so that another thread gets its turn in between.
     for start in range(0, len(steps), _PIECE):

@@ -25,7 +25,7 @@ import yaml
 
 from dray.api.parsing import MAX_DEPTH, ExactFloat, ParseError, collect_pairs
 
-__all__ = ["MAX_ALIAS_NODES", "MAX_NODES", "compose_documents", "load_documents"]
+__all__ = ["MAX_ALIAS_NODES", "MAX_NODES", "compose_documents", "is_text", "load_documents"]
 
 Json = Any
 MAX_NODES: Final = 1_000_000  # of one stream, keys included: three megabytes of the shortest lists have more
@@ -262,6 +262,11 @@ def _scalar(event: Any, plain: bool) -> Json:
     except (ValueError, KeyError) as error:
         raise _problem(f"cannot read {text[:64]!r} as {tag.rpartition(':')[2]}: {error}", event) from None
     return float(value) if plain and isinstance(value, ExactFloat) else value
+
+
+def is_text(text: str) -> bool:
+    """Return whether a plain scalar is read as text."""
+    return _resolved(text) is None
 
 
 def _resolved(text: str) -> str | None:

@@ -23,6 +23,7 @@ from dray.server.apply.managers import Book, read_book, write_book
 from dray.server.calls import Call, World
 from dray.server.encoding import reread
 from dray.server.handlers import Handlers, drop_duplicate_owners
+from dray.server.large_requests import compute
 from dray.server.negotiation import negotiate
 from dray.server.objects import copy_json
 from dray.server.options import WriteOptions, write_options
@@ -117,7 +118,7 @@ class Applier:
         """Merge a configuration into an object, or create the object from it."""
         representation = negotiate(call.request.header("accept"))
         options = write_options(call.request, "PatchOptions", is_patch=True, is_apply=True)
-        config = self._parse(call, options)
+        config = await compute(call.size, self._parse, call, options)
 
         def transform(old: Object | None) -> Object:
             return self._merged(call, old, config, options)
@@ -271,14 +272,16 @@ def _conflict(problem: FieldConflicts) -> errors.ApiError:
         {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": path}
         for who, path in problem.conflicts
     ]
-    count = len(causes)
+    count = problem.total
     if count == 1:
         who, path = problem.conflicts[0]
         message = f"Apply failed with 1 conflict: conflict with {who}: {path}"
     else:
-        lines: list[str] = []
-        for who in dict.fromkeys(who for who, _ in problem.conflicts):
-            lines.append(f"conflicts with {who}:")
-            lines += [f"- {path}" for other, path in problem.conflicts if other == who]
+        lines_by_manager: dict[str, list[str]] = {}
+        for who, path in problem.conflicts:
+            lines_by_manager.setdefault(who, [f"conflicts with {who}:"]).append(f"- {path}")
+        lines = [line for lines in lines_by_manager.values() for line in lines]
+        if count > len(causes):
+            lines.append(f"and {count - len(causes)} more")
         message = f"Apply failed with {count} conflicts: " + "\n".join(lines)
     return errors.apply_conflict(causes, message)

@@ -37,6 +37,7 @@ from dray.server.expiry import expire_events
 from dray.server.flow import Flow, Limits
 from dray.server.handlers import Handlers
 from dray.server.health import Health
+from dray.server.large_requests import compute
 from dray.server.metrics import Metrics
 from dray.server.node_agents import NodeAgents
 from dray.server.objects import Objects, storage_of
@@ -227,7 +228,7 @@ def _reviews(
 ) -> dict[tuple[str, str], Handle]:
     """Return the handlers of kinds that are questions, not objects."""
 
-    def body_of(call: Call) -> Object:
+    def read_body(call: Call) -> Object:
         kind = call.route.kind
         schema = schema_of(kind.group, call.route.version, kind.kind)
         value: Any = parse_body(schema, call.request.body, call.request.header("content-type"))
@@ -237,24 +238,35 @@ def _reviews(
             call, schema, value, kind=kind.kind, api_version=api_version, validation=validation
         )
 
+    async def body_of(call: Call) -> Object:
+        return await compute(call.size, read_body, call)
+
     async def self_review(call: Call) -> Response:
-        return json_response(201, reviews.self_subject_review(call.user, body_of(call), world.timestamp()))
+        return json_response(
+            201, reviews.self_subject_review(call.user, await body_of(call), world.timestamp())
+        )
 
     async def token_review(call: Call) -> Response:
-        return json_response(201, reviews.token_review(authenticator, body_of(call)))
+        return json_response(201, reviews.token_review(authenticator, await body_of(call)))
 
     async def self_access(call: Call) -> Response:
-        return json_response(201, reviews.self_subject_access_review(authorizer, call.user, body_of(call)))
+        return json_response(
+            201, reviews.self_subject_access_review(authorizer, call.user, await body_of(call))
+        )
 
     async def access(call: Call) -> Response:
-        return json_response(201, reviews.subject_access_review(authorizer, body_of(call)))
+        return json_response(201, reviews.subject_access_review(authorizer, await body_of(call)))
 
     async def local_access(call: Call) -> Response:
         namespace = call.route.namespace
-        return json_response(201, reviews.local_subject_access_review(authorizer, namespace, body_of(call)))
+        return json_response(
+            201, reviews.local_subject_access_review(authorizer, namespace, await body_of(call))
+        )
 
     async def rules(call: Call) -> Response:
-        return json_response(201, reviews.self_subject_rules_review(authorizer, call.user, body_of(call)))
+        return json_response(
+            201, reviews.self_subject_rules_review(authorizer, call.user, await body_of(call))
+        )
 
     async def bind(call: Call) -> Response:
         return await subresources.bind(call, "")

@@ -74,6 +74,13 @@ class Call:
     warnings: dict[str, None] = field(default_factory=dict)  # in order, each once; become Warning headers
     keeps_empties: bool = False  # empty lists stay in the object until validation is done
     has_booked: bool = False  # an apply keeps the book of field owners itself
+    extra_bytes: int = 0  # what the request works on beside its body
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes the request works on; see `large_requests`."""
+        size = len(self.request.body) + self.extra_bytes
+        return size if "yaml" not in self.request.header("content-type") else 4 * size
 
     def warn(self, text: str) -> None:
         """Tell the client something that does not stop the request; each text once."""

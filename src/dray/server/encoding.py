@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from dray.api import codec
 from dray.api.parsing import json_loader
 from dray.api.schema import Type
@@ -23,22 +21,12 @@ def decode_stored(schema: Type | None, value: bytes) -> dict[str, Any]:
     return codec.decode_stored(schema, value)
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes YAML as Go's library does: double quotes where quotes are needed."""
-
-    def choose_scalar_style(self) -> Any:
-        """Replace single quotes by double ones."""
-        style = super().choose_scalar_style()
-        return '"' if style == "'" else style
-
-
 def encode_yaml(value: Any) -> bytes:
     """Encode an answer as YAML."""
-    plain = _plain.decode(encode(value))
-    text: str = yaml.dump(
-        plain, Dumper=_Dumper, sort_keys=True, default_flow_style=False, allow_unicode=True, width=2**31
-    )
-    return text.encode()
+    # Most answers are JSON: the writer and PyYAML are imported when first asked for.
+    from dray.server.yaml_writer import write_yaml
+
+    return write_yaml(_plain.decode(encode(value))).encode()
 
 
 _INT64 = 2**63

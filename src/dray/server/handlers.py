@@ -17,6 +17,7 @@ from dray.server.bodies import member, parse_body, read_object
 from dray.server.calls import Call, World
 from dray.server.deleting import Deleter
 from dray.server.encoding import encode, encode_yaml
+from dray.server.large_requests import compute
 from dray.server.negotiation import JSON_TYPE, YAML_TYPE, Representation, negotiate
 from dray.server.objects import Objects, key_of
 from dray.server.options import DeleteOptions, delete_options, list_options, write_options
@@ -115,18 +116,22 @@ class Handlers:
         """Create an object in a collection."""
         representation = negotiate(call.request.header("accept"))
         options = write_options(call.request, "CreateOptions")
-        new = self.incoming(call, self.body(call), options.field_validation)
-        self._check_namespace(call, new)
-        drop_duplicate_owners(call, new)
+        new = await compute(call.size, self._created, call, options.field_validation)
         stored = await self.writer.create(call, new, dry_run=options.dry_run)
         return self.show(call, stored, 201, representation, dry_run=options.dry_run)
+
+    def _created(self, call: Call, validation: str) -> Object:
+        new = self.incoming(call, self.body(call), validation)
+        self._check_namespace(call, new)
+        drop_duplicate_owners(call, new)
+        return new
 
     async def update(self, call: Call) -> Response:
         """Replace an object (or its status) with the one in the body."""
         representation = negotiate(call.request.header("accept"))
         options = write_options(call.request, "UpdateOptions")
-        body = self.body(call)
-        first = self._replacement(call, body, options.field_validation)
+        body = await compute(call.size, self.body, call)
+        first = await compute(call.size, self._replacement, call, body, options.field_validation)
         uid = first["metadata"].get("uid") or ""
         unused = [first]
 
@@ -147,7 +152,7 @@ class Handlers:
     async def delete(self, call: Call) -> Response:
         """Delete one object."""
         representation = negotiate(call.request.header("accept"))
-        options = self.delete_options(call)
+        options = await compute(call.size, self.delete_options, call)
         obj, vanished = await self.deleter.delete(call, call.route.name, options)
         strategy = strategy_of(call.route.kind)
         shows_object = strategy.returns_deleted and call.route.version not in strategy.status_when_deleted
@@ -160,7 +165,7 @@ class Handlers:
         route = call.route
         representation = negotiate(call.request.header("accept"))
         selecting = list_options(call.request, watch=False)
-        options = self.delete_options(call)
+        options = await compute(call.size, self.delete_options, call)
         selection = parse_selection(
             route.kind, route.version, selecting, self.versions.extra_fields(route.kind)
         )

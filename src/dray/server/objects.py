@@ -17,7 +17,9 @@ from typing import Any
 import msgspec
 
 from dray.api.kinds import Kind, kind_of_plural
+from dray.api.parsing import MAX_DEPTH, ParseError, check_depth
 from dray.api.schema import Type
+from dray.server import errors
 from dray.server.encoding import decode_stored, encode
 from dray.server.reader import Object
 from dray.server.store import Record, Store
@@ -28,6 +30,7 @@ from dray.server.versions import stored_schema
 # the newest are kept: 6,000 objects of 500 nodes would take 60 MB more than their bytes.
 CACHED_OBJECTS = 1_000
 CACHED_BYTES_EACH = 4_096
+MAX_OBJECT_BYTES = 6 * 1024 * 1024  # twice the largest body: managedFields repeat the names of all members
 
 
 def copy_json(value: Any) -> Any:
@@ -71,6 +74,22 @@ def opening_of(kind: Kind) -> bytes:
     return msgspec.json.encode({"kind": kind.kind, "apiVersion": api_version})[:-1] + b","
 
 
+def check_stored(encoded: bytes) -> None:
+    """Refuse to store what is larger than anybody reads, or deeper than every part can handle.
+
+    Patches make objects larger and deeper than their own bodies, and so do managedFields, which
+    repeat the members of an object some levels further down.
+    """
+    if len(encoded) > MAX_OBJECT_BYTES:
+        raise errors.too_large(f"Request entity too large: limit is {MAX_OBJECT_BYTES}")
+    try:
+        check_depth(encoded)
+    except ParseError:
+        raise errors.bad_request(
+            f"the object and its managedFields nest more than {MAX_DEPTH} levels deep"
+        ) from None
+
+
 class Objects:
     """Reads and writes objects of all kinds; implements `Reader`."""
 
@@ -84,6 +103,8 @@ class Objects:
         self._find_kind = find_kind
         self._schema_of = schema_of
         self._cache: dict[str, tuple[int, Object]] = {}
+        # Objects of writes under way: who follows the store need not decode them, however large they are.
+        self._in_flight: dict[str, tuple[int, Object]] = {}
         self._views: dict[str, tuple[int, Object]] = {}
         self._openings: dict[Kind, bytes] = {}
 
@@ -110,7 +131,7 @@ class Objects:
 
     def decoded(self, kind: Kind, record: Record) -> Object:
         """Return the object of a record; shared, not to be changed."""
-        cached = self._cache.get(record.key)
+        cached = self._cache.get(record.key) or self._in_flight.get(record.key)
         if cached is not None and cached[0] == record.revision:
             return cached[1]
         obj = decode_stored(self._schema_of(kind), record.value)
@@ -175,8 +196,13 @@ class Objects:
                 if name not in stored:
                     stored[name] = part
             encoded = encode(stored)
+            check_stored(encoded)
             self._remember(key, revision, len(encoded), stored)
+            self._in_flight[key] = (revision, stored)
             return encoded
 
-        record = await self.store.put(key, value, expected)
+        try:
+            record = await self.store.put(key, value, expected)
+        finally:
+            self._in_flight.pop(key, None)
         return stored, record

@@ -24,6 +24,7 @@ from dray.server.bodies import report_complaints
 from dray.server.calls import Call
 from dray.server.encoding import reread
 from dray.server.handlers import Handlers, drop_duplicate_owners
+from dray.server.large_requests import LARGE, compute
 from dray.server.negotiation import negotiate
 from dray.server.options import WriteOptions, write_options
 from dray.server.patches import (
@@ -76,7 +77,9 @@ class Patcher:
             return await self._applier.apply(call)
         representation = negotiate(call.request.header("accept"))
         options = write_options(call.request, "PatchOptions", is_patch=True)
-        patch, complaints = _parse(call.request.body, media_type, options)
+        patch, complaints = await compute(call.size, _parse, call.request.body, media_type, options)
+        if media_type == JSON_PATCH and any(step.get("op") == "copy" for step in patch):
+            call.extra_bytes = LARGE  # a few copies make a large object of a small one
 
         def transform(old: Object | None) -> Object:
             assert old is not None

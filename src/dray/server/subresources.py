@@ -19,6 +19,7 @@ from dray.server.calls import Call
 from dray.server.deleting import check_preconditions
 from dray.server.disruptions import Disruptions
 from dray.server.handlers import Handlers, success
+from dray.server.large_requests import compute
 from dray.server.objects import copy_json, key_of
 from dray.server.options import delete_options, write_options
 from dray.server.patching import Patcher
@@ -61,7 +62,7 @@ class Subresources:
             case "eviction":
                 return await self._evict(call)
             case "token":
-                return self._token(call)
+                return await self._token(call)
             case "log" | "exec":
                 return await self._node_proxy(call, self._found(call))
         if route.subresource in _SAME_AS_OBJECT:
@@ -84,7 +85,7 @@ class Subresources:
     async def bind(self, call: Call, name: str) -> Response:
         """Assign a pod to a node; `name` is the pod's in the path, or "" for /bindings."""
         options = write_options(call.request, "CreateOptions")
-        binding = self._body(call, "", "Binding", options.field_validation)
+        binding = await self._body(call, "", "Binding", options.field_validation)
         metadata, target = binding["metadata"], binding.get("target") or {}
         name = name or metadata.get("name") or ""
         if name != metadata.get("name"):
@@ -121,7 +122,7 @@ class Subresources:
 
     async def _evict(self, call: Call) -> Response:
         options = write_options(call.request, "CreateOptions")
-        eviction = self._body(call, "policy", "Eviction", options.field_validation)
+        eviction = await self._body(call, "policy", "Eviction", options.field_validation)
         if eviction["metadata"].get("name") != call.route.name:
             raise errors.bad_request("name in URL does not match name in Eviction object")
         pod = self._found(call)
@@ -146,7 +147,7 @@ class Subresources:
         if route.verb == "patch":
             patcher_options = write_options(call.request, "PatchOptions", is_patch=True)
             media_type = self._patcher.media_type(call)
-            patch = parse_body(None, call.request.body, "application/json")
+            patch = await compute(call.size, parse_body, None, call.request.body, "application/json")
 
             def wanted_of(old: Object) -> Object:
                 return self._patcher.apply_to(
@@ -156,7 +157,7 @@ class Subresources:
             dry_run = patcher_options.dry_run
         else:
             options = write_options(call.request, "UpdateOptions")
-            scale = self._body(call, "autoscaling", "Scale", options.field_validation)
+            scale = await self._body(call, "autoscaling", "Scale", options.field_validation)
 
             def wanted_of(old: Object) -> Object:
                 return scale
@@ -173,11 +174,11 @@ class Subresources:
 
     # --- service accounts ----------------------------------------------------
 
-    def _token(self, call: Call) -> Response:
+    async def _token(self, call: Call) -> Response:
         if self._issuer is None:
             raise errors.unknown_resource()
         options = write_options(call.request, "CreateOptions")
-        body = self._body(call, "authentication.k8s.io", "TokenRequest", options.field_validation)
+        body = await self._body(call, "authentication.k8s.io", "TokenRequest", options.field_validation)
         # A node may ask only for tokens of pods that run on it; admission knows.
         self._handlers.writer.admission.mutate(call, "CREATE", body, None)
         now = self._handlers.world.now()
@@ -192,7 +193,10 @@ class Subresources:
             raise errors.not_found(route.kind.group, route.kind.plural, route.name)
         return obj
 
-    def _body(self, call: Call, group: str, kind: str, validation: str) -> Object:
+    async def _body(self, call: Call, group: str, kind: str, validation: str) -> Object:
+        return await compute(call.size, self._read_body, call, group, kind, validation)
+
+    def _read_body(self, call: Call, group: str, kind: str, validation: str) -> Object:
         schema = schema_of(group, "v1", kind)
         value: Any = parse_body(schema, call.request.body, call.request.header("content-type"))
         api_version = f"{group}/v1" if group else "v1"

@@ -16,7 +16,7 @@ function that has it and may be changed in place; `old` never is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,7 @@ from dray.api.validation import (
 )
 from dray.server import errors
 from dray.server.calls import Call, World
+from dray.server.large_requests import compute
 from dray.server.objects import Objects, copy_json, key_of, storage_of
 from dray.server.reader import Object
 from dray.server.reading import parse_version
@@ -127,13 +128,14 @@ class Writer:
     async def _create(self, call: Call, new: Object, *, dry_run: bool) -> Object:
         kind, metadata = call.route.kind, new["metadata"]
         # Before admission and strategy: what the server fills in belongs to nobody.
-        self.owners.track(call, new, None)
+        await compute(call.size, self.owners.track, call, new, None)
         self.admission.mutate(call, "CREATE", new, None)
         self._give_identity(call, metadata)
         prepare_create(kind, new, self.world.timestamp())
         self.prepare_special(kind, new, None)
         self.complete(kind, new)
-        self._validate_new(call, new)
+        problems = self.rules.create(call, new)
+        await compute(call.size, self._validate_new, call, new, problems)
         if call.keeps_empties:
             self.drop_empties(kind, new)
         self.admission.validate(call, "CREATE", new, None)
@@ -176,7 +178,7 @@ class Writer:
                 if uid:
                     raise _uid_conflict(call, uid, "")
                 self.rules.check_may_create(call)
-                new = transform(None)
+                new = await compute(call.size, transform, None)
                 new["metadata"].pop("resourceVersion", None)
                 try:
                     return await self._create(call, new, dry_run=dry_run), True
@@ -184,12 +186,13 @@ class Writer:
                     if problem.reason == "AlreadyExists" and self.objects.store.get(key) is not None:
                         continue
                     raise
-            old = self.objects.decoded(kind, record)
+            call.extra_bytes = max(call.extra_bytes, len(record.value))
+            old = await compute(call.size, self.objects.decoded, kind, record)
             if uid and uid != old["metadata"].get("uid"):
                 raise _uid_conflict(call, uid, old["metadata"].get("uid", ""))
-            new = transform(old)
+            new = await compute(call.size, transform, old)
             self._check_version(call, new, record.revision)
-            self._change(call, new, old)
+            await self._change(call, new, old)
             if self._dies_with(new, old, kind):
                 if not dry_run:
                     try:
@@ -200,7 +203,7 @@ class Writer:
             if dry_run:
                 new["metadata"]["resourceVersion"] = str(record.revision)
                 return new, False
-            if _same_but_version(new, old):
+            if await compute(call.size, _same_but_version, new, old):
                 return old, False
             try:
                 stored, _ = await self.objects.put(kind, key, new, record.revision)
@@ -219,11 +222,11 @@ class Writer:
         if call.route.kind.namespaced:
             metadata["namespace"] = call.route.namespace
 
-    def _validate_new(self, call: Call, new: Object) -> None:
+    def _validate_new(self, call: Call, new: Object, problems: Sequence[FieldError]) -> None:
         kind = call.route.kind
         key = kind_key(kind.group, kind.kind)
-        problems: list[FieldError] = [
-            *self.rules.create(call, new),
+        problems = [
+            *problems,
             *validate_create(key, new, self.context(call)),
             *self.validate_custom(kind, new, None),
         ]
@@ -244,11 +247,11 @@ class Writer:
         elif wanted != current:
             raise errors.conflict(kind.group, kind.plural, call.route.name, errors.MODIFIED)
 
-    def _change(self, call: Call, new: Object, old: Object) -> None:
+    async def _change(self, call: Call, new: Object, old: Object) -> None:
         """Bring a new object into its final form and judge it."""
         kind, subresource = call.route.kind, call.route.subresource
         metadata, before = new["metadata"], old["metadata"]
-        self.owners.track(call, new, old)
+        await compute(call.size, self.owners.track, call, new, old)
         self.admission.mutate(call, "UPDATE", new, old)
         _take(metadata, before, "generation")
         now = self.world.timestamp()
@@ -269,18 +272,19 @@ class Writer:
             metadata["deletionTimestamp"] = before["deletionTimestamp"]
         if "deletionGracePeriodSeconds" in before and metadata.get("deletionGracePeriodSeconds") is None:
             metadata["deletionGracePeriodSeconds"] = before["deletionGracePeriodSeconds"]
-        self._validate_changed(call, new, old)
+        problems = self.rules.status(call, new, old) if subresource == "status" else []
+        await compute(call.size, self._validate_changed, call, new, old, problems)
         if call.keeps_empties:
             self.drop_empties(kind, new)
         self.admission.validate(call, "UPDATE", new, old)
         if not subresource:
             self.rules.admit(call, new)
 
-    def _validate_changed(self, call: Call, new: Object, old: Object) -> None:
+    def _validate_changed(self, call: Call, new: Object, old: Object, problems: Sequence[FieldError]) -> None:
         kind = call.route.kind
         key, context = kind_key(kind.group, kind.kind), self.context(call)
         if call.route.subresource == "status":
-            problems = [*self.rules.status(call, new, old), *validate_status_update(key, new, old, context)]
+            problems = [*problems, *validate_status_update(key, new, old, context)]
         elif call.route.subresource == "finalize":
             problems = validate_namespace_finalize(new, old, context)
         else:

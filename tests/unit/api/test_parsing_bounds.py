@@ -1,5 +1,6 @@
 """Bounds of parsing: depth, size, expansion and work, checked before or while text is read."""
 
+import random
 import subprocess
 import sys
 import time
@@ -206,3 +207,22 @@ def test_composed_nodes_are_bounded_too():
     assert compose_documents("a: [1]\n---\nb")[0].start_mark.line == 0
     with pytest.raises(ParseError, match="max depth"):
         compose_documents("[" * 40_000)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_counting_brackets_finds_the_depth_that_parsing_finds(seed):
+    chance = random.Random(seed)
+
+    def value(depth: int) -> object:
+        if depth == 0:
+            return chance.choice(["[", "}", '"', "\\", '\\"]', "", 1, None, [], {}])
+        items = [value(chance.randrange(depth)) for _ in range(chance.randrange(3))] + [value(depth - 1)]
+        chance.shuffle(items)
+        return items if chance.random() < 0.5 else {f"{place}{{[\\": item for place, item in enumerate(items)}
+
+    whole = value(chance.randrange(4, 12))
+    text = msgspec.json.encode(whole)
+    depth = depth_of(whole)
+    check_depth(text, depth)
+    with pytest.raises(ParseError):
+        check_depth(text, depth - 1)

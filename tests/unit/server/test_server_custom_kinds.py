@@ -148,3 +148,22 @@ def test_items_of_a_set_are_compared_once_each():
     assert time.process_time() - began < 5, "it took minutes when every item was compared with every other"
     found = validate_value(schema, [1, 2, 1, {"a": 1, "b": 2}, {"b": 2, "a": 1}], "spec")
     assert [problem.field for problem in found] == ["spec[2]", "spec[4]"]
+
+
+async def test_apply_keeps_the_metadata_of_a_kind_whose_schema_names_no_members() -> None:
+    free = definition()
+    free["spec"]["versions"][0]["schema"] = {
+        "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    }
+    body = {
+        "apiVersion": "example.test/v1",
+        "kind": "Widget",
+        "metadata": {"name": "w"},
+        "spec": {"a": {"b": 1}},
+    }
+    async with running_cluster() as client:
+        await client.call("POST", DEFINITIONS, free)
+        assert (await client.call("POST", WIDGETS, body)).code == 201
+        wanted = {**body, "spec": {"a": {"c": 2}}}
+        answer = await client.call("PATCH", f"{WIDGETS}/w?fieldManager=m", wanted, content=APPLY)
+        assert (answer.code, answer.json["spec"]) == (200, {"a": {"b": 1, "c": 2}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -46,7 +47,7 @@ class Accepted:
 
     def __init__(self, most: int = _MOST_ACCEPTED) -> None:
         self._most = most
-        self._seals: dict[tuple[str, str, bytes], None] = {}  # in order of age
+        self._seals: OrderedDict[tuple[str, str, bytes], None] = OrderedDict()  # in order of age
 
     def seal(self, rule: str, version: str, value: object) -> tuple[str, str, bytes]:
         """Return what makes two values equal under a rule."""
@@ -60,7 +61,7 @@ class Accepted:
         if len(seal[2]) > _LONGEST_ACCEPTED:
             return
         if len(self._seals) >= self._most:
-            del self._seals[next(iter(self._seals))]
+            self._seals.popitem(last=False)
         self._seals[seal] = None
 
 

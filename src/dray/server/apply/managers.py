@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from operator import itemgetter
 from typing import Any
 
@@ -61,12 +62,16 @@ def _stripped() -> Fields:
 _STRIPPED = _stripped()  # what the server owns itself and never books to anybody
 
 
-class FieldConflicts(Exception):
-    """An apply wants fields that others hold; (manager's description, path) pairs."""
+MAX_CONFLICTS = 1_000  # that are named in an answer
 
-    def __init__(self, conflicts: list[tuple[str, str]]) -> None:
+
+class FieldConflicts(Exception):
+    """An apply wants fields that others hold; (manager's description, path) pairs, the first of them."""
+
+    def __init__(self, conflicts: list[tuple[str, str]], total: int) -> None:
         super().__init__("conflicts")
         self.conflicts = conflicts
+        self.total = total
 
 
 @dataclass(slots=True)
@@ -246,6 +251,7 @@ class Ownership:
         }
         settled: Book = {}
         conflicts: list[tuple[str, str]] = []
+        n_conflicts = 0
         for key, entry in book.items():
             if key == own:
                 settled[key] = entry
@@ -260,14 +266,17 @@ class Ownership:
             taken = intersection(entry.fields, written)
             if taken and not force:
                 who = _described(key, entry)
-                conflicts += [(who, path_text(path)) for path in sorted(paths(taken))]
+                found_paths = list(paths(taken))
+                n_conflicts += len(found_paths)
+                shown = nsmallest(MAX_CONFLICTS - len(conflicts), found_paths)
+                conflicts += [(who, path_text(path)) for path in shown]
             left = difference(entry.fields, taken) if taken else entry.fields
             if comparison.removed:
                 left = difference(left, comparison.removed)
             if left:
                 settled[key] = entry.changed(left)
         if conflicts:
-            raise FieldConflicts(conflicts)
+            raise FieldConflicts(conflicts, n_conflicts)
         return settled, mine
 
     def _pruned(self, merged: Object, book: Book, key: Key, last: Entry | None) -> Object:

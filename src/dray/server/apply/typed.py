@@ -9,7 +9,7 @@ of custom kinds) is taken by its form: objects are made of members, lists are le
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any
@@ -179,7 +179,7 @@ def _compare_known(old: Any, new: Any, schema: Type, out: Comparison) -> None:
         known = (schema, inner)
         if len(key[1]) + len(key[2]) <= _LONGEST_KNOWN:
             if len(_KNOWN) >= _MOST_KNOWN:
-                del _KNOWN[next(iter(_KNOWN))]
+                _KNOWN.popitem(last=False)
             _KNOWN[key] = known
     inner = known[1]
     out.removed.update(inner.removed)
@@ -188,7 +188,7 @@ def _compare_known(old: Any, new: Any, schema: Type, out: Comparison) -> None:
 
 
 # (schema, old, new) -> the schema (so that no other one gets its id) and the differences
-_KNOWN: dict[tuple[int, bytes, bytes], tuple[Type, Comparison]] = {}
+_KNOWN: OrderedDict[tuple[int, bytes, bytes], tuple[Type, Comparison]] = OrderedDict()
 _MOST_KNOWN = 1024
 _LONGEST_KNOWN = 16 * 1024  # bytes; specs of slices are longer, and seldom equal
 

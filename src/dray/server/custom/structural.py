@@ -87,10 +87,9 @@ def with_defaults(schema: Schema | None, value: Any) -> Any:
 
 def apply_type(schema: Schema | None) -> Type:
     """Return the type that server-side apply merges objects of a custom kind by."""
-    root = _type_of(schema or {_PRESERVE: True, "type": "object"})
-    if root.kind != STRUCT:
-        return root
-    fields = dict(root.fields)
+    root = _type_of(schema or {})
+    # Members that a root without properties keeps are merged by their form; metadata always by its type.
+    fields = dict(root.fields) if root.kind == STRUCT else {}
     fields["metadata"] = Field("metadata", struct_of("meta", "v1", "ObjectMeta"))
     return Type(STRUCT, name="Custom", has_type_meta=True, build_fields=lambda: fields)
 
