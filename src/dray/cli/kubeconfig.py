@@ -41,8 +41,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the kubeconfig; returns the exit code."""
+    from dray.certificates import make_client_certificate, write_private
     from dray.server.node_authz import NODE_USER_PREFIX, NODES_GROUP
-    from dray.server.pki import PkiError, existing_ca, kubeconfig, sign_client, write_private
+    from dray.server.pki import PkiError, existing_ca, kubeconfig
 
     directory = args.data.expanduser()
     try:
@@ -64,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
     name, groups = args.user, args.group
     if args.node:
         name, groups = NODE_USER_PREFIX + args.node, [NODES_GROUP]
-    text = kubeconfig(url, ca.certificate_pem, name, sign_client(ca, name, groups, datetime.now(UTC)))
+    pair = make_client_certificate(ca, name, groups, datetime.now(UTC))
+    text = kubeconfig(url, ca.certificate_pem, name, pair)
     if args.output is None:
         print(text, end="")
     else:

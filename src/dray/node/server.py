@@ -31,7 +31,7 @@ from dray.node.pods import PodRunner
 from dray.node.runtime import ContainerId, StartError
 
 _CHANNEL_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-_CERTIFICATE_SCRIPT = Path(__file__).with_name("certificate.py")
+_CERTIFICATE_SCRIPT = Path(__file__).parents[1] / "certificates.py"
 _CERTIFICATE_SECONDS = 300 * 86400  # then a new one is made
 _MESSAGE_BYTES = 1 << 20
 _PING_SECONDS = 60.0
@@ -94,7 +94,8 @@ class NodeServer:
         certificate, key = self._pki / "node.crt", self._pki / "node.key"
         if not certificate.exists() or time.time() - certificate.stat().st_mtime > _CERTIFICATE_SECONDS:
             # A process of its own: the library that makes certificates would cost the agent 10 MB for ever.
-            line = (sys.executable, str(_CERTIFICATE_SCRIPT), str(self._pki), self._address)
+            # -P: the script's folder has modules with names that others may have, too.
+            line = (sys.executable, "-P", str(_CERTIFICATE_SCRIPT), str(self._pki), self._address)
             process = await asyncio.create_subprocess_exec(*line)
             if await process.wait() != 0:
                 raise OSError(f"no certificate could be made in {self._pki}")

@@ -14,11 +14,7 @@ node) live inside the kubeconfig files that are written for them, nowhere else.
 Theory of operation: `prepare` is idempotent. It keeps what is valid, renews a
 certificate in the last tenth of its life (or when the serving certificate does
 not cover a host it should), and never replaces a CA that still is valid, because
-every client trusts it. Files are written to a temporary name with mode 0600 and
-renamed, so a crash leaves either the old file or the new one.
-
-Keys are ECDSA on P-256: making one takes a tenth of a millisecond, where RSA
-would cost half of the start-up budget.
+every client trusts it. Keys, certificates and files are made by `dray.certificates`.
 
 Invariants (tests/unit/server/test_edge_pki.py): private keys are readable by the
 owner only; a damaged file is an error, never silently replaced.
@@ -27,13 +23,10 @@ owner only; a damaged file is an error, never silently replaced.
 from __future__ import annotations
 
 import base64
-import ipaddress
-import os
 import ssl
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +34,20 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import NameOID
 
+from dray import certificates
 from dray.api.parsing import load_yaml
-
-CA_LIFE = timedelta(days=3650)
-CERTIFICATE_LIFE = timedelta(days=365)
-# Clocks of clients may lag behind ours.
-BACKDATED = timedelta(minutes=5)
+from dray.certificates import (
+    Pair,
+    alternative_name,
+    make_ca,
+    make_client_certificate,
+    make_key,
+    make_serving_certificate,
+    private_pem,
+    write_private,
+)
 
 ADMIN = ("kubernetes-admin", ("system:masters",))
 SCHEDULER = ("system:kube-scheduler", ())
@@ -58,24 +57,6 @@ NODE_CLIENT = "kube-apiserver-kubelet-client"  # the server, towards node agents
 
 class PkiError(Exception):
     """A certificate or key file that cannot be used; the message says what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A certificate with its private key."""
-
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
-
-    @property
-    def certificate_pem(self) -> bytes:
-        """Return the certificate as PEM."""
-        return self.certificate.public_bytes(serialization.Encoding.PEM)
-
-    @property
-    def key_pem(self) -> bytes:
-        """Return the unencrypted private key as PEM."""
-        return private_pem(self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +97,7 @@ class Pki:
 
     def client_pair(self, name: str, groups: Sequence[str], now: datetime) -> Pair:
         """Make a client certificate: the common name is the user, organisations are groups."""
-        return sign_client(self.ca, name, groups, now)
+        return make_client_certificate(self.ca, name, groups, now)
 
     def write_kubeconfig(
         self, path: Path, server_url: str, name: str, groups: Sequence[str], now: datetime
@@ -140,16 +121,16 @@ def prepare(directory: Path, hosts: Iterable[str], now: datetime) -> Pki:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     ca = _read_pair(directory / "ca.crt", directory / "ca.key")
     if ca is None or _not_after(ca.certificate) <= now:
-        ca = _make_ca(now)
+        ca = make_ca(f"dray-ca@{int(now.timestamp())}", now)
         _write_pair(directory / "ca.crt", directory / "ca.key", ca)
     serving = _read_pair(directory / "apiserver.crt", directory / "apiserver.key")
     wanted = _all_hosts(hosts)
     if serving is None or not _still_good(serving, ca, wanted, now):
-        serving = _issue(ca, "kube-apiserver", (), now, hosts=wanted)
+        serving = make_serving_certificate(ca, "kube-apiserver", wanted, now)
         _write_pair(directory / "apiserver.crt", directory / "apiserver.key", serving)
     token_key = _read_key(directory / "sa.key")
     if token_key is None:
-        token_key = ec.generate_private_key(ec.SECP256R1())
+        token_key = make_key()
         write_private(directory / "sa.key", private_pem(token_key))
     return Pki(directory, ca, serving, token_key)
 
@@ -162,23 +143,15 @@ def existing_ca(directory: Path) -> Pair:
     return ca
 
 
-def sign_client(ca: Pair, name: str, groups: Sequence[str], now: datetime) -> Pair:
-    """Make a client certificate for a user of these groups."""
-    return _issue(ca, name, groups, now, client=True)
-
-
 def server_tls(certificate_file: Path, key_file: Path, client_ca_files: Sequence[Path]) -> ssl.SSLContext:
     """Return the TLS settings of a server that asks for client certificates but does not insist."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate_file, key_file)
+        context = certificates.server_tls(certificate_file, key_file)
         for file in client_ca_files:
             context.load_verify_locations(cafile=str(file))
     except (OSError, ssl.SSLError) as problem:
         raise PkiError(f"cannot load TLS files {certificate_file}, {key_file}: {problem}") from problem
     context.verify_mode = ssl.CERT_OPTIONAL
-    context.set_alpn_protocols(["http/1.1"])
     return context
 
 
@@ -191,7 +164,7 @@ def node_client_tls(directory: Path, ca: Pair, now: datetime) -> ssl.SSLContext:
     has no group: an agent that an attacker controls gains nothing from the calls it sees.
     """
     certificate_file, key_file = directory / "node-client.crt", directory / "node-client.key"
-    _write_pair(certificate_file, key_file, sign_client(ca, NODE_CLIENT, [], now))
+    _write_pair(certificate_file, key_file, make_client_certificate(ca, NODE_CLIENT, [], now))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -242,29 +215,6 @@ def kubeconfig(server_url: str, ca_pem: bytes, user: str, pair: Pair) -> str:
     return yaml.safe_dump(content, sort_keys=False, width=1 << 20)
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Replace a file as a whole; only its owner may read it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # mkstemp creates with mode 0600, so the secret is never readable by others, not even briefly.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a private key as unencrypted PKCS #8."""
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-
-
 def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
@@ -280,13 +230,6 @@ def _all_hosts(hosts: Iterable[str]) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(("localhost", "127.0.0.1", "::1", *service, *(h for h in hosts if h not in wildcard)))
     )
-
-
-def _alternative_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
 
 
 def _not_after(certificate: x509.Certificate) -> datetime:
@@ -305,7 +248,7 @@ def _still_good(serving: Pair, ca: Pair, hosts: Sequence[str], now: datetime) ->
         names = serving.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return False
-    return all(_alternative_name(host) in names for host in hosts)
+    return all(alternative_name(host) in names for host in hosts)
 
 
 def _signed_by(certificate: x509.Certificate, ca: Pair) -> bool:
@@ -317,70 +260,8 @@ def _signed_by(certificate: x509.Certificate, ca: Pair) -> bool:
     return True
 
 
-def _make_ca(now: datetime) -> Pair:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"dray-ca@{int(now.timestamp())}")])
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
-        .not_valid_after(now + CA_LIFE)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(_key_usage(ca=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-    return Pair(builder.sign(key, hashes.SHA256()), key)
-
-
-def _issue(
-    ca: Pair, name: str, groups: Sequence[str], now: datetime, hosts: Sequence[str] = (), client: bool = False
-) -> Pair:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
-    subject.append(x509.NameAttribute(NameOID.COMMON_NAME, name))
-    purpose = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name(subject))
-        .issuer_name(ca.certificate.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
-        .not_valid_after(min(now + CERTIFICATE_LIFE, _not_after(ca.certificate)))
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(ca=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key()), critical=False
-        )
-    )
-    if hosts:
-        names = x509.SubjectAlternativeName([_alternative_name(host) for host in hosts])
-        builder = builder.add_extension(names, critical=False)
-    return Pair(builder.sign(ca.key, hashes.SHA256()), key)
-
-
-def _key_usage(ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=ca,
-        crl_sign=ca,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
 def _write_pair(certificate_file: Path, key_file: Path, pair: Pair) -> None:
-    # The key first: a certificate without its key would be refused at the next start.
-    write_private(key_file, pair.key_pem)
-    write_private(certificate_file, pair.certificate_pem)
+    certificates.write_pair(certificate_file, key_file, pair)
     certificate_file.chmod(0o644)
 
 

@@ -6,15 +6,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dray.api.parsing import load_yaml
+from dray.certificates import make_client_certificate, write_private
 from dray.server.node_authz import NODE_USER_PREFIX, NODES_GROUP
-from dray.server.pki import existing_ca, kubeconfig, sign_client, write_private
+from dray.server.pki import existing_ca, kubeconfig
 
 
 def _write(data: Path, user: str, groups: list[str], path: Path) -> None:
     ca = existing_ca(data / "pki")
     url = load_yaml((data / "admin.kubeconfig").read_bytes())["clusters"][0]["cluster"]["server"]
-    text = kubeconfig(url, ca.certificate_pem, user, sign_client(ca, user, groups, datetime.now(UTC)))
-    write_private(path, text.encode())
+    pair = make_client_certificate(ca, user, groups, datetime.now(UTC))
+    write_private(path, kubeconfig(url, ca.certificate_pem, user, pair).encode())
 
 
 def write_node_kubeconfig(data: Path, node: str, path: Path) -> None:

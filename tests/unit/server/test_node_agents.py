@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from server_cluster import Client, running_cluster
 
-from dray.node.certificate import self_signed
+from dray.certificates import make_self_signed_certificate
 from dray.server import node_agents, pki, tunnels
 from dray.server.front import Front
 from dray.server.node_agents import AgentAddressError, checked_host
@@ -24,8 +24,8 @@ NODE = "/api/v1/nodes/n"
 @contextlib.asynccontextmanager
 async def agent(folder, handler):
     """An HTTPS server that answers everything with one handler, as the agent of node `n`."""
-    certificate, key = self_signed("127.0.0.1")
-    (folder / "agent.pem").write_bytes(certificate + key)
+    pair = make_self_signed_certificate("agent", ["127.0.0.1"], datetime.now(UTC))
+    (folder / "agent.pem").write_bytes(pair.certificate_pem + pair.key_pem)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(folder / "agent.pem")
     runner = web.ServerRunner(web.Server(handler), shutdown_timeout=0.1)
