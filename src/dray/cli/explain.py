@@ -155,8 +155,7 @@ def _pod_story(cluster: OfflineCluster, snapshot: Snapshot, pod: Pod) -> dict[st
         return {"kind": "pod", "name": key, "state": "waiting", "fits": False, "lines": lines, "reasons": []}
     answer = cluster.decide(pod, claims)
     if isinstance(answer, Placement):
-        lines = [f"pod {key} is not bound yet; it would fit now, for example on node {answer.node}"]
-        return {"kind": "pod", "name": key, "state": "fits", "fits": True, "lines": lines, "reasons": []}
+        return _gang_story(cluster, pod) or _fitting_story(key, answer.node)
     story = _fit_story(cluster, "pod", key, list(claims.pending), snapshot) if claims.pending else None
     if story is None or story["fits"]:
         lines = [f"pod {key} cannot be placed: {answer.explain()}"]
@@ -177,6 +176,30 @@ def _pod_story(cluster: OfflineCluster, snapshot: Snapshot, pod: Pod) -> dict[st
         "reasons": reasons,
         "changes": story.get("changes", []) if story else [],
     }
+
+
+def _fitting_story(key: str, node: str, with_others: str = "") -> dict[str, Any]:
+    lines = [f"pod {key} is not bound yet; it would fit now{with_others}, for example on node {node}"]
+    return {"kind": "pod", "name": key, "state": "fits", "fits": True, "lines": lines, "reasons": []}
+
+
+def _gang_story(cluster: OfflineCluster, pod: Pod) -> dict[str, Any] | None:
+    """Return the story of a pod that fits alone, but starts with its gang or not at all; None: it is in no gang."""
+    key, gang = key_of(pod.metadata), cluster.gang_of(pod)
+    if gang is None:
+        return None
+    answer = cluster.decide_pod(pod, {key})
+    if isinstance(answer, list):
+        node = next((each.placement.node for each in answer if each.pod.metadata.uid == pod.metadata.uid), "")
+        others = f" with the other pods of its group {key_of(gang.metadata)}" if len(answer) > 1 else ""
+        return _fitting_story(key, node, others)
+    assert isinstance(answer, NotReady | Unplaceable)  # a bound pod has another story
+    reason = answer.message if isinstance(answer, NotReady) else answer.explain()
+    lines = [
+        f"pod {key} cannot start: {reason}",
+        "  it would fit alone, but its group starts together or not at all",
+    ]
+    return {"kind": "pod", "name": key, "state": "waiting", "fits": False, "lines": lines, "reasons": []}
 
 
 def _other_obstacles(cluster: OfflineCluster, pod: Pod, claims: PodClaims, answer: Unplaceable) -> str:

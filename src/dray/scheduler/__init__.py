@@ -29,7 +29,15 @@ from dray.scheduler.extended import (
     special_owner,
     variants,
 )
-from dray.scheduler.gangs import GangPlacement, Member, missing_members, place_gang
+from dray.scheduler.gangs import (
+    GangPlacement,
+    Member,
+    group_key,
+    missing_members,
+    place_gang,
+    pods_to_start,
+    start_gang,
+)
 from dray.scheduler.neighbours import Neighbours
 from dray.scheduler.nodeallocatable import Footprint, extra_in_status, footprint
 from dray.scheduler.placing import Placement, Placer, Unplaceable
@@ -69,6 +77,7 @@ __all__ = [
     "extra_in_status",
     "footprint",
     "gather_claims",
+    "group_key",
     "has_binding_conditions",
     "is_bound_to_nodes",
     "is_reserved_for",
@@ -82,10 +91,12 @@ __all__ = [
     "place_gang",
     "plan_preemption",
     "pod_requests",
+    "pods_to_start",
     "serves",
     "shape_of",
     "special_claim",
     "special_name",
     "special_owner",
+    "start_gang",
     "variants",
 ]

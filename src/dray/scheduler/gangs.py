@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dray.api.core import Pod
+from dray.api.core import Pod, PodGroup
 from dray.api.resource import AllocationResult, ResourceClaim
 from dray.scheduler.claims import PodClaims
 from dray.scheduler.placing import Placement, Placer, Unplaceable
 from dray.scheduler.queue import Help
+from dray.scheduler.state import ClusterState
 from dray.scheduler.ways import Way, place_by_ways
 
 _MAX_ORDERS = 32
@@ -84,6 +85,33 @@ def place_gang(placer: Placer, members: Sequence[Member]) -> GangPlacement | Unp
         been_first.add(member.pod.metadata.uid)
         order = [member, *(each for each in order if each is not member)]
     return _gang_refusal(placer, member, refusal, attempt, len(members))
+
+
+def pods_to_start(state: ClusterState, group: PodGroup) -> int:
+    """Return how many more pods must be placed before the gang has what it starts with; 0 or less: it runs."""
+    gang = group.spec.scheduling_policy.gang
+    wanted = gang.min_count if gang is not None else 1
+    placed = sum(
+        group_key(use.pod) == f"{group.metadata.namespace}/{group.metadata.name}"
+        for use in state.pods.values()
+    )
+    return wanted - placed
+
+
+def group_key(pod: Pod) -> str:
+    """Return `namespace/name` of the pod's group, empty when it has none."""
+    reference = pod.spec.scheduling_group
+    if reference is None or not reference.pod_group_name:
+        return ""
+    return f"{pod.metadata.namespace}/{reference.pod_group_name}"
+
+
+def start_gang(placer: Placer, members: Sequence[Member], needed: int) -> GangPlacement | Unplaceable:
+    """Place all members, or else as many as the gang starts with."""
+    answer = place_gang(placer, members)
+    if isinstance(answer, Unplaceable) and 0 < needed < len(members):
+        answer = place_gang(placer, members[:needed])
+    return answer
 
 
 def _try_order(

@@ -32,6 +32,7 @@ from dray.scheduler import (
     claim_keys,
     footprint,
     gather_claims,
+    group_key,
     has_binding_conditions,
     is_bound_to_nodes,
     judge_binding,
@@ -39,10 +40,11 @@ from dray.scheduler import (
     may_deallocate,
     missing_members,
     place_by_ways,
-    place_gang,
+    pods_to_start,
     serves,
     shape_of,
     special_claim,
+    start_gang,
     variants,
 )
 from dray.scheduler.amounts import sum_requests
@@ -101,10 +103,8 @@ class Decider:
 
     def group_of(self, pod: Pod) -> PodGroup | None:
         """Return the PodGroup of a pod, if it has one and it exists."""
-        reference = pod.spec.scheduling_group
-        if reference is None or not reference.pod_group_name:
-            return None
-        return self.caches.groups.get(f"{pod.metadata.namespace}/{reference.pod_group_name}")
+        key = group_key(pod)
+        return self.caches.groups.get(key) if key else None
 
     def gang_of(self, pod: Pod) -> PodGroup | None:
         """Return the pod's group if its pods start together or not at all."""
@@ -143,7 +143,7 @@ class Decider:
             return broken
         gang = self.gang_of(pod)
         if gang is not None:
-            needed = self._members_missing(gang, pod)
+            needed = pods_to_start(self.caches.state, gang)
             if needed > 1 or len(waiting_members) > 1:
                 return self._decide_gang(gang, waiting_members, needed)
         if self._asked(pod):
@@ -280,18 +280,6 @@ class Decider:
 
     # --- gangs --------------------------------------------------------------------
 
-    def _members_missing(self, group: PodGroup, pod: Pod) -> int:
-        gang = group.spec.scheduling_policy.gang
-        wanted = gang.min_count if gang is not None else 1
-        name, namespace = group.metadata.name, group.metadata.namespace
-        placed = sum(
-            use.namespace == namespace
-            and use.pod.spec.scheduling_group is not None
-            and use.pod.spec.scheduling_group.pod_group_name == name
-            for use in self.caches.state.pods.values()
-        )
-        return wanted - placed
-
     def _decide_gang(self, group: PodGroup, pods: list[Pod], needed: int) -> Decision:
         name = key_of(group.metadata)
         if len(pods) < needed:
@@ -311,9 +299,7 @@ class Decider:
             if not isinstance(ways, list):
                 return ways
             members.append(Member(pod, tuple(ways)))
-        answer = place_gang(self.placer, members)
-        if isinstance(answer, Unplaceable) and 0 < needed < len(members):
-            answer = place_gang(self.placer, members[:needed])
+        answer = start_gang(self.placer, members, needed)
         if isinstance(answer, Unplaceable):
             return self._kept_in_vain(pods) or replace(
                 answer, wishes=answer.wishes | {f"group:{name}", Help.GROUP}
