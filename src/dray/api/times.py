@@ -3,6 +3,9 @@
 Kubernetes has two kinds of time. `Time` is written with seconds, and read with any
 fraction (which is dropped). `MicroTime`, in leases and events, is written and read
 with exactly six decimals. Both are always written in UTC.
+
+Invariant: this is the only module that formats such times
+(tests/unit/api/test_api_times.py searches the sources for another one).
 """
 
 from __future__ import annotations
@@ -38,9 +41,15 @@ def parse_time(text: str) -> datetime:
     return _parse(text, _SECONDS_LAYOUT)
 
 
-def format_time(moment: datetime) -> str:
-    """Write a time with seconds."""
-    if moment.tzinfo is not UTC:
+def format_time(moment: datetime | float) -> str:
+    """Format a datetime, or seconds since 1970, as a `Time`; fractions of a second are dropped.
+
+    >>> format_time(0.9)
+    '1970-01-01T00:00:00Z'
+    """
+    if not isinstance(moment, datetime):
+        moment = datetime.fromtimestamp(moment, UTC)
+    elif moment.tzinfo is not UTC:
         moment = moment.astimezone(UTC)
     return _second_text(moment.year, moment.month, moment.day, moment.hour, moment.minute, moment.second)
 
@@ -50,8 +59,14 @@ def _second_text(year: int, month: int, day: int, hour: int, minute: int, second
     return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z"
 
 
-def format_microtime(moment: datetime) -> str:
-    """Write a time with microseconds."""
+def format_microtime(moment: datetime | float) -> str:
+    """Format a datetime, or seconds since 1970, as a `MicroTime`.
+
+    >>> format_microtime(0.5)
+    '1970-01-01T00:00:00.500000Z'
+    """
+    if not isinstance(moment, datetime):
+        moment = datetime.fromtimestamp(moment, UTC)
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 

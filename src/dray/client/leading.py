@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from dray.api.meta import ObjectMeta
+from dray.api.times import format_microtime
 from dray.client.api import Client, Object
 from dray.client.change_log import ChangeLog
 from dray.client.errors import AlreadyExists, ClientError, Conflict, Forbidden, NotFound, TransportError
@@ -172,7 +173,7 @@ class LeaderElection:
                     await self._put(lease, holder="", duration=1)
 
     async def _create(self) -> Lease:
-        moment = _micro(self.now())
+        moment = format_microtime(self.now())
         body: Object = {
             "apiVersion": LEASES.api_version,
             "kind": "Lease",
@@ -191,7 +192,7 @@ class LeaderElection:
         return await self._put(lease, holder=self.identity, duration=int(self.lease_duration))
 
     async def _put(self, lease: Lease, *, holder: str, duration: int) -> Lease:
-        moment, spec = _micro(self.now()), lease.spec
+        moment, spec = format_microtime(self.now()), lease.spec
         is_new = spec.holder_identity != holder
         body: Object = {
             "apiVersion": LEASES.api_version,
@@ -228,8 +229,3 @@ class _Fenced:
 
     async def close(self) -> None:
         """Leave the connections to whoever owns them."""
-
-
-def _micro(moment: datetime) -> str:
-    """Spell a moment with six decimals, as Leases demand."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dray.api.meta import ObjectMeta
+from dray.api.times import format_time
 from dray.client.api import Client, Object
 from dray.client.errors import ClientError, NotFound
 from dray.client.resources import EVENTS, Resource
@@ -54,7 +55,7 @@ class EventRecorder:
         message = message[:_MAX_MESSAGE]
         parts = (resource.kind, meta.namespace, meta.name, meta.uid, kind, reason, message)
         digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
-        moment = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        moment = format_time(self._now())
         known = self._known.get(digest)
         if known is None:
             known = self._known[digest] = _Known(f"{meta.name[:200]}.{digest}", moment)

@@ -15,6 +15,8 @@ from typing import Any
 from dray.api.meta import Condition, ObjectMeta, View
 from dray.api.quantity import Quantity, parse_quantity
 from dray.api.resource import Device, ResourceClaim, ResourceSlice
+from dray.api.times import format_time as rfc3339
+from dray.api.times import parse_time as parse_rfc3339
 from dray.client.resources import CLAIMS, POOL_STATUS_REQUESTS, SLICES
 from dray.control.partitions import partition_summary
 from dray.control.reconciling import (
@@ -22,8 +24,6 @@ from dray.control.reconciling import (
     Clock,
     Controller,
     ignoring_absence,
-    parse_rfc3339,
-    rfc3339,
     utc_now,
 )
 

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from dray.api.core import Pod, PodDisruptionBudget
+from dray.api.times import parse_time
 from dray.client import key_of
 from dray.client.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, PODS, REPLICA_SETS
 from dray.control.pods import controller_of, is_ready
@@ -25,7 +26,6 @@ from dray.control.reconciling import (
     Clock,
     Controller,
     ignoring_absence,
-    parse_rfc3339,
     utc_now,
 )
 from dray.control.workloads import Deployment, ReplicaSet
@@ -66,7 +66,7 @@ def still_leaving(
     """Return the granted evictions whose deletion does not show yet; None marks entries to be dropped."""
     alive = {pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp is None}
     return {
-        name: when if name in alive and now - parse_rfc3339(when) < EVICTION_PATIENCE else None
+        name: when if name in alive and now - parse_time(when) < EVICTION_PATIENCE else None
         for name, when in (disrupted or {}).items()
     }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from dray.api.core import Node, Pod, Taint, Toleration
 from dray.api.meta import Condition, LabelSelector, NodeSelectorTerm, ObjectMeta, View
+from dray.api.times import format_time, parse_time
 from dray.client import key_of
 from dray.client.resources import DAEMON_SETS, JOBS, NODES, PODS
 from dray.control.pods import (
@@ -27,8 +28,6 @@ from dray.control.reconciling import (
     Clock,
     Controller,
     ignoring_absence,
-    parse_rfc3339,
-    rfc3339,
     steady_now,
     utc_now,
     wait_until,
@@ -167,9 +166,7 @@ class JobController(Controller):
         if failed > job.spec.backoff_limit:
             verdict = ("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
         elif job.spec.active_deadline_seconds is not None and job.status.start_time:
-            if now - parse_rfc3339(job.status.start_time) >= timedelta(
-                seconds=job.spec.active_deadline_seconds
-            ):
+            if now - parse_time(job.status.start_time) >= timedelta(seconds=job.spec.active_deadline_seconds):
                 verdict = ("Failed", "DeadlineExceeded", "Job was active longer than specified deadline")
         if verdict is None and (
             succeeded >= completions if completions is not None else succeeded > 0 and not active
@@ -186,7 +183,7 @@ class JobController(Controller):
                 delay = await self._start(job, pods, active, succeeded, failed)
         await self._report(job, pods, active, succeeded, failed, verdict)
         if job.spec.active_deadline_seconds is not None and verdict is None:
-            began = parse_rfc3339(job.status.start_time) if job.status.start_time else now
+            began = parse_time(job.status.start_time) if job.status.start_time else now
             end = began + timedelta(seconds=job.spec.active_deadline_seconds)
             delay = min(delay if delay is not None else 1e9, max(0.1, wait_until(end, now)))
         return delay
@@ -210,7 +207,7 @@ class JobController(Controller):
             # The youngest failure decides how long to wait before the next try.
             pause = min(FIRST_RETRY * 2.0 ** (failed - 1), LONGEST_RETRY)
             ends = [pod.metadata.creation_timestamp for pod in pods if pod.status.phase == "Failed"]
-            latest = max((parse_rfc3339(end) for end in ends if end), default=None)
+            latest = max((parse_time(end) for end in ends if end), default=None)
             left = pause - (self.clock() - latest).total_seconds() if latest is not None else 0.0
             if left > 0:
                 return min(left, pause)
@@ -263,7 +260,7 @@ class JobController(Controller):
         failed: int,
         verdict: tuple[str, str, str] | None,
     ) -> None:
-        now = rfc3339(self.clock())
+        now = format_time(self.clock())
         status: Object = {
             "active": len(active),
             "succeeded": succeeded,
@@ -305,7 +302,7 @@ class JobController(Controller):
         if keep is None:
             return None
         ended = max(
-            parse_rfc3339(c.last_transition_time) for c in job.status.conditions if c.last_transition_time
+            parse_time(c.last_transition_time) for c in job.status.conditions if c.last_transition_time
         )
         left = keep - (self.clock() - ended).total_seconds()
         if left > 0:

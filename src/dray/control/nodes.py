@@ -22,6 +22,7 @@ from typing import Any
 
 from dray.api.core import Node, Pod, Taint
 from dray.api.meta import ObjectMeta, View
+from dray.api.times import format_time, parse_time
 from dray.client import ClientError, Conflict, NotFound, key_of
 from dray.client.resources import LEASES, NODES, PODS
 from dray.control.node_health import Disruption, NodeState, NoExecute, ServerAvailability
@@ -30,8 +31,6 @@ from dray.control.reconciling import (
     Clock,
     Controller,
     ignoring_absence,
-    parse_rfc3339,
-    rfc3339,
     steady_now,
     utc_now,
     wait_until,
@@ -120,7 +119,7 @@ def merged_taints(
     for key, effect in sorted(wanted - have):
         entry = {"key": key, "effect": effect}
         if effect == "NoExecute":
-            entry["timeAdded"] = rfc3339(now)
+            entry["timeAdded"] = format_time(now)
         merged.append(entry)
     return merged
 
@@ -131,7 +130,7 @@ def pod_departure(pod: Pod, taints: Iterable[Taint], now: datetime) -> datetime 
     for taint in taints:
         if taint.effect != "NoExecute":
             continue
-        added = parse_rfc3339(taint.time_added) if taint.time_added else now
+        added = parse_time(taint.time_added) if taint.time_added else now
         matching = [toleration for toleration in pod.spec.tolerations if tolerates(toleration, taint)]
         if not matching:
             at = added
@@ -305,7 +304,7 @@ class NodeLifecycle(Controller):
                 "status": "Unknown",
                 "reason": "NodeStatusUnknown",
                 "message": "The node agent stopped posting heartbeats.",
-                "lastTransitionTime": rfc3339(now),
+                "lastTransitionTime": format_time(now),
             }
             for condition in ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
         ]
@@ -369,7 +368,7 @@ class NodeLifecycle(Controller):
             "status": "True",
             "reason": "DeletionByPodGC" if phase else "DeletionByTaintManager",
             "message": message,
-            "lastTransitionTime": rfc3339(self.clock()),
+            "lastTransitionTime": format_time(self.clock()),
         }
         status: dict[str, Any] = {"conditions": [condition]}
         if phase:

@@ -59,16 +59,6 @@ def steady_now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def rfc3339(moment: datetime) -> str:
-    """Spell a moment as Kubernetes does, in whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def parse_rfc3339(text: str) -> datetime:
-    """Read a timestamp of the API."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
-
-
 class Caches:
     """The informers that the controllers of one process share, one per resource."""
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from dray.api.meta import Condition
 from dray.api.resource import DeviceTaintRule
-from dray.control.reconciling import rfc3339
+from dray.api.times import format_time
 
 CONDITION = "EvictionInProgress"
 NO_EXECUTE = "NoExecute"
@@ -69,7 +69,7 @@ def eviction_condition(rule: DeviceTaintRule, counts: RuleCounts, now: datetime)
         "reason": reason,
         "message": " ".join(sentences),
         "observedGeneration": rule.metadata.generation,
-        "lastTransitionTime": rfc3339(now),
+        "lastTransitionTime": format_time(now),
     }
 
 

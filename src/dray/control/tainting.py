@@ -30,14 +30,14 @@ from dray.api.resource import (
     ResourceClaim,
     ResourceSlice,
 )
+from dray.api.times import format_time as rfc3339
+from dray.api.times import parse_time as parse_rfc3339
 from dray.client import Conflict, NotFound, key_of
 from dray.client.resources import CLAIMS, POD_GROUPS, PODS, SLICES, TAINT_RULES
 from dray.control.reconciling import (
     Caches,
     Clock,
     Controller,
-    parse_rfc3339,
-    rfc3339,
     steady_now,
     utc_now,
     wait_until,

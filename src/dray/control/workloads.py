@@ -8,6 +8,7 @@ from typing import Any
 
 from dray.api.core import Pod
 from dray.api.meta import Condition, LabelSelector, ObjectMeta, View
+from dray.api.times import format_time
 from dray.client import AlreadyExists, NotFound, key_of
 from dray.client.resources import DEPLOYMENTS, PODS, REPLICA_SETS
 from dray.control.pods import (
@@ -28,7 +29,6 @@ from dray.control.reconciling import (
     Clock,
     Controller,
     ignoring_absence,
-    rfc3339,
     steady_now,
     utc_now,
 )
@@ -404,7 +404,7 @@ class DeploymentController(Controller):
         )
         available_enough = ready >= wanted - unavailable
         complete = updated == wanted and replicas == wanted and ready >= wanted
-        now = rfc3339(self.clock())
+        now = format_time(self.clock())
         facts = [
             ("Available", "True" if available_enough else "False",
              "MinimumReplicasAvailable" if available_enough else "MinimumReplicasUnavailable"),

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from dray.api.resource import AllocatedDeviceStatus, ResourceClaim, ResourceSlice
+from dray.api.times import format_time
 from dray.client.api import Client, revision_of
 from dray.client.errors import ClientError, Conflict, NotFound
 from dray.client.resources import CLAIMS, NODES, SLICES, Resource
@@ -31,7 +32,7 @@ class ApiAccess(ClaimSource):
         self._version: str | None = None
 
     def _now(self) -> str:
-        return self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return format_time(self._clock())
 
     async def node_uid(self, name: str) -> str:
         """Return the UID of a node; raise NotFound while it is not registered."""

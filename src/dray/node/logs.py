@@ -17,9 +17,9 @@ import stat
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
+from dray.api.times import format_microtime
 from dray.node.private_files import make_private_folder
 
 LONGEST_LINE = 16384
@@ -34,8 +34,7 @@ def log_time(seconds: float) -> str:
     >>> log_time(0.5)
     '1970-01-01T00:00:00.500000000Z'
     """
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06d}000Z"
+    return format_microtime(seconds).replace("Z", "000Z")
 
 
 class LogFile:

@@ -10,13 +10,12 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dray.api.times import format_microtime, format_time
 from dray.client import AlreadyExists, Client, ClientError, Conflict, Forbidden, NotFound
 from dray.client.resources import LEASES, NAMESPACES, NODES, SLICES
-from dray.node.status import api_time
 
 log = logging.getLogger("dray.node")
 
@@ -80,7 +79,7 @@ class Membership:
         self._client = client
         self.facts = facts
         self._clock = clock
-        self._ready_since = api_time(clock())
+        self._ready_since = format_time(clock())
         self.uid = ""
 
     async def register(self) -> None:
@@ -149,7 +148,7 @@ class Membership:
 
     def _status(self) -> dict[str, Any]:
         facts = self.facts
-        now = api_time(self._clock())
+        now = format_time(self._clock())
         conditions = [
             (
                 "MemoryPressure",
@@ -216,7 +215,7 @@ class Membership:
 
     async def _renew_once(self) -> None:
         name = self.facts.name
-        now = _micro_time(self._clock())
+        now = format_microtime(self._clock())
         spec = {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}
         try:
             lease = await self._client.get(LEASES, name, LEASE_NAMESPACE)
@@ -327,8 +326,3 @@ def _node_info(runtime: str) -> dict[str, str]:
         "operatingSystem": "linux",
         "architecture": arch,
     }
-
-
-def _micro_time(seconds: float) -> str:
-    """Leases need exactly six decimals."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -27,6 +27,7 @@ import msgspec
 
 from dray.api.cdi import CdiError
 from dray.api.podspec import LifecycleHandler, RunContainer, RunPod
+from dray.api.times import format_time
 from dray.client import Client, ClientError, Conflict, Invalid, NotFound
 from dray.client.resources import EVENTS, PODS
 from dray.node import machine as m
@@ -37,7 +38,7 @@ from dray.node.health import DeviceHealthBoard, DeviceKey
 from dray.node.preparing import ClaimKeeper, ClaimsUnusable, container_references
 from dray.node.probes import Prober
 from dray.node.runtime import ContainerId, FoundContainer, Launch, Runtime, StartError
-from dray.node.status import api_time, pod_status
+from dray.node.status import pod_status
 
 log = logging.getLogger("dray.node")
 
@@ -460,8 +461,8 @@ class PodRunner:
             "message": message[:1024],
             "type": "Warning" if is_warning else "Normal",
             "source": {"component": "dray-node", "host": self._node_name},
-            "firstTimestamp": api_time(now),
-            "lastTimestamp": api_time(now),
+            "firstTimestamp": format_time(now),
+            "lastTimestamp": format_time(now),
             "count": 1,
         }
         with contextlib.suppress(ClientError):  # an event is a courtesy

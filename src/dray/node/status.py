@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from dray.api.meta import Condition
+from dray.api.times import format_time
 from dray.node.machine import (
     DOWN,
     FINISHED,
@@ -24,15 +24,6 @@ from dray.node.machine import (
 )
 
 HealthOf = Callable[[str], Sequence[dict[str, Any]]]  # container name -> allocatedResourcesStatus
-
-
-def api_time(seconds: float) -> str:
-    """Return a time as the API spells it.
-
-    >>> api_time(0)
-    '1970-01-01T00:00:00Z'
-    """
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def pod_status(
@@ -53,7 +44,7 @@ def pod_status(
         "phase": machine.phase,
         "hostIP": node_ip,
         "hostIPs": [{"ip": node_ip}],
-        "startTime": pod.status.start_time or api_time(now),
+        "startTime": pod.status.start_time or format_time(now),
         "conditions": _conditions(machine, now, known_conditions),
         "containerStatuses": [_container(machine, state, runtime, health_of) for state in machine.main],
     }
@@ -96,7 +87,7 @@ def _conditions(machine: PodMachine, now: float, known: Sequence[Condition]) -> 
             "type": kind,
             "status": value,
             "lastProbeTime": None,
-            "lastTransitionTime": old.last_transition_time if is_same and old else api_time(now),
+            "lastTransitionTime": old.last_transition_time if is_same and old else format_time(now),
         }
         if why:
             entry["reason"] = why
@@ -137,7 +128,7 @@ def _container_id(machine: PodMachine, name: str, attempt: int, runtime: str) ->
 
 def _current(machine: PodMachine, state: ContainerState, runtime: str) -> dict[str, Any]:
     if state.stage == UP:
-        return {"running": {"startedAt": api_time(state.started_at)}}
+        return {"running": {"startedAt": format_time(state.started_at)}}
     if state.stage == DOWN and state.ended is not None and not state.waiting_reason:
         return {"terminated": _terminated(machine, state, state.ended, runtime)}
     waiting: dict[str, Any] = {"reason": state.waiting_reason or _why_waiting(machine, state)}
@@ -156,8 +147,8 @@ def _terminated(machine: PodMachine, state: ContainerState, ended: Ended, runtim
     entry = {
         "exitCode": ended.exit_code,
         "reason": ended.reason,
-        "startedAt": api_time(ended.started_at),
-        "finishedAt": api_time(ended.finished_at),
+        "startedAt": format_time(ended.started_at),
+        "finishedAt": format_time(ended.finished_at),
         "containerID": _container_id(machine, state.spec.name, ended.attempt, runtime),
     }
     if ended.exit_code > 128:

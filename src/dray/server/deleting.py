@@ -9,9 +9,10 @@ removes the last finalizer with an update completes the deletion (see `writing`)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from dray.api.kinds import Kind
+from dray.api.times import format_time, parse_time
 from dray.server import errors, pods
 from dray.server.calls import Call, World
 from dray.server.objects import Objects, key_of, storage_of
@@ -149,17 +150,17 @@ class Deleter:
                 return False, False
             if wanted is None or wanted >= running:
                 return True, False
-            begun = _parse(metadata["deletionTimestamp"]) - timedelta(seconds=running)
+            begun = parse_time(metadata["deletionTimestamp"]) - timedelta(seconds=running)
             end, period = begun + timedelta(seconds=wanted), wanted
             now = self.world.now()
             if end < now:
                 # Too late for the shorter period, but somebody still must see it end.
                 end, period = now, 1 if wanted else 0
-            metadata["deletionTimestamp"] = _text(end)
+            metadata["deletionTimestamp"] = format_time(end)
             metadata["deletionGracePeriodSeconds"] = period
             return False, True
         period = pods.grace_period(new, wanted)
-        metadata["deletionTimestamp"] = _text(self.world.now() + timedelta(seconds=period))
+        metadata["deletionTimestamp"] = format_time(self.world.now() + timedelta(seconds=period))
         metadata["deletionGracePeriodSeconds"] = period
         _count(metadata)
         return False, True
@@ -213,11 +214,3 @@ def finalizers_after(obj: Object, strategy: Strategy, options: DeleteOptions) ->
 def _count(metadata: Object) -> None:
     if metadata.get("generation"):
         metadata["generation"] += 1
-
-
-def _parse(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
-
-
-def _text(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -11,6 +11,7 @@ import contextlib
 from datetime import datetime, timedelta
 
 from dray.api.kinds import kind_of
+from dray.api.times import parse_time
 from dray.server.calls import World
 from dray.server.objects import Objects, prefix_of
 from dray.server.reader import Object
@@ -55,4 +56,4 @@ def last_written(event: Object) -> datetime:
     told = [metadata.get("creationTimestamp"), series, *(event.get(name) for name in _TIMES)]
     for entry in metadata.get("managedFields") or ():
         told.append(entry.get("time"))
-    return max(datetime.fromisoformat(text.replace("Z", "+00:00")) for text in told if text)
+    return max(parse_time(text) for text in told if text)

@@ -24,6 +24,7 @@ from dray.api.parsing import ParseError, load_json
 from dray.api.protobuf import MAGIC, MEDIA_TYPE, OBJECT, ProtobufError, read_field, read_varint
 from dray.api.raw_json import RawJson
 from dray.api.schema import LIST, MAP, STRUCT, Field, Type
+from dray.api.times import format_microtime, format_time
 
 __all__ = ["MAGIC", "MEDIA_TYPE", "ProtobufError", "decode_object", "open_envelope"]
 
@@ -187,7 +188,7 @@ def _time(data: bytes, micro: bool) -> str | None:
     moment = _EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1000)
     if moment.year == 1 and not nanos:
         return None  # Go's zero time
-    return moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{nanos // 1000:06d}Z" if micro else "Z")
+    return format_microtime(moment) if micro else format_time(moment)
 
 
 # --- the wire --------------------------------------------------------------------

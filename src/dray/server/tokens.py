@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -24,6 +24,7 @@ import jwt
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from dray.api.times import format_time, parse_time
 from dray.api.validation.fields import invalid as invalid_field
 from dray.server.errors import bad_request, conflict, invalid, not_found
 from dray.server.reader import Object, Reader
@@ -109,14 +110,13 @@ class TokenIssuer:
         bound = self._bound_claims(spec["boundObjectRef"], namespace, name)
         expires = now + timedelta(seconds=spec["expirationSeconds"])
         token = self.sign(account, spec["audiences"], bound, now, expires)
-        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         identity = {"name": name, "namespace": namespace, "uid": account["metadata"].get("uid", "")}
         return {
             "kind": "TokenRequest",
             "apiVersion": "authentication.k8s.io/v1",
-            "metadata": {**metadata, **identity, "creationTimestamp": stamp},
+            "metadata": {**metadata, **identity, "creationTimestamp": format_time(now)},
             "spec": spec,
-            "status": {"token": token, "expirationTimestamp": expires.strftime("%Y-%m-%dT%H:%M:%SZ")},
+            "status": {"token": token, "expirationTimestamp": format_time(expires)},
         }
 
     def sign(
@@ -330,5 +330,4 @@ def _deleted(target: Object, now: datetime) -> bool:
     stamp = target["metadata"].get("deletionTimestamp")
     if not stamp:
         return False
-    then = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    return then < now - LEEWAY
+    return parse_time(stamp) < now - LEEWAY

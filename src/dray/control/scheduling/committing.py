@@ -36,6 +36,7 @@ from dray.api.core import Pod
 from dray.api.features import Features
 from dray.api.parsing import json_loader
 from dray.api.resource import AllocationResult, ResourceClaim
+from dray.api.times import format_time as timestamp
 from dray.client import (
     MERGE_PATCH,
     STRATEGIC_PATCH,
@@ -53,7 +54,6 @@ from dray.client import resources as kinds
 from dray.control.claim_text import ClaimMetadata, ClaimText, Written
 from dray.control.scheduling.caches import COMPANY_FOR, Caches
 from dray.control.scheduling.deciding import Placed
-from dray.control.scheduling.timestamps import timestamp
 from dray.control.scheduling.withdrawing import InUseError, Withdrawer, is_withdrawn, status_body
 from dray.scheduler import (
     FINALIZER,

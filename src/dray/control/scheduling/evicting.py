@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from dray.api.core import Pod
+from dray.api.times import format_time
 from dray.client import STRATEGIC_PATCH, Client, ClientError, Conflict, EventRecorder, NotFound
 from dray.client import resources as kinds
-from dray.control.scheduling.timestamps import timestamp
 from dray.scheduler import PodUse, Preemption
 
 log = logging.getLogger("dray.scheduler")
@@ -46,7 +46,7 @@ async def evict(
             "status": "True",
             "reason": "PreemptionByScheduler",
             "message": f"{name}: preempting to accommodate a higher priority pod",
-            "lastTransitionTime": timestamp(now()),
+            "lastTransitionTime": format_time(now()),
         }
         try:
             path = kinds.PODS.path(meta.namespace, meta.name, "status")

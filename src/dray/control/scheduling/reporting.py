@@ -22,9 +22,9 @@ from datetime import datetime
 from typing import Any
 
 from dray.api.core import Pod
+from dray.api.times import format_time
 from dray.client import STRATEGIC_PATCH, Client, ClientError, EventRecorder, NotFound
 from dray.client import resources as kinds
-from dray.control.scheduling.timestamps import timestamp
 
 log = logging.getLogger("dray.scheduler")
 
@@ -259,7 +259,7 @@ class Reporter:
             "status": "False",
             "reason": report.reason,
             "message": message,
-            "lastTransitionTime": timestamp(self._now()),
+            "lastTransitionTime": format_time(self._now()),
         }
         body: dict[str, Any] = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
         path = kinds.PODS.path(meta.namespace, meta.name, "status")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from dray.api.resource import ResourceClaim
-from dray.control.scheduling.timestamps import parse_timestamp
+from dray.api.times import parse_time
 from dray.scheduler import has_binding_conditions
 
 
@@ -46,8 +46,7 @@ class BindingWaits:
         self._since[uid] = self._steady() - age
 
     def _age(self, text: str | None) -> float:
-        since = parse_timestamp(text)
-        age = (self._now() - since).total_seconds() if since is not None else 0.0
+        age = (self._now() - parse_time(text)).total_seconds() if text else 0.0
         return min(max(0.0, age), self.timeout / 2)
 
     def seconds(self, claim: ResourceClaim) -> float:
