@@ -15,10 +15,6 @@ from dray.client import resources as kinds
 from dray.control.nodes import NodeLifecycle, NodeMonitoring
 from dray.control.reconciling import Caches, run_controllers
 
-CUSTOM_KINDS = kinds.Resource(
-    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
-)
-
 
 async def gone(cluster, resource, name, namespace=None):
     """Wait until an object is gone."""
@@ -315,8 +311,8 @@ async def test_custom_kinds_own_and_are_owned(controlled):
                 "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
             },
         }
-        await cluster.client.create(CUSTOM_KINDS, definition)
-        cluster._made.append((CUSTOM_KINDS, f"widgets.{group}"))
+        await cluster.client.create(kinds.CUSTOM_RESOURCE_DEFINITIONS, definition)
+        cluster._made.append((kinds.CUSTOM_RESOURCE_DEFINITIONS, f"widgets.{group}"))
         body = {"apiVersion": f"{group}/v1", "kind": "Widget", "metadata": {"name": "w"}}
 
         async def made():

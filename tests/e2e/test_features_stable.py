@@ -15,16 +15,10 @@ from test_scheduling_more import _allocated, _attached, _conditional
 
 from dray.client import Forbidden, Invalid
 from dray.client import resources as kinds
-from dray.client.resources import Resource
+from dray.client.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, resource_of
 
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
-CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
-ACCESS_REVIEWS = Resource(
-    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
-)
-CLUSTER_ROLE_BINDINGS = Resource(
-    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
-)
+ACCESS_REVIEWS = resource_of("authorization.k8s.io", "SubjectAccessReview")
 
 
 async def change_slice(cluster, name, change):

@@ -24,13 +24,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from dray.api.kinds import RESOURCE
 from dray.api.reading import read
 from dray.api.schema import schema_of
 
 __all__ = ["convert", "convert_event"]
 
 Json = dict[str, Any]
-_RESOURCE: Final = "resource.k8s.io"
 _BETA1: Final = "v1beta1"
 _FLAT: Final = (
     "deviceClassName",
@@ -49,7 +49,7 @@ def convert(group: str, kind: str, obj: Json, from_version: str, to_version: str
     result = dict(obj)
     if from_version != to_version and "apiVersion" in result:
         result["apiVersion"] = f"{group}/{to_version}" if group else to_version
-    if group != _RESOURCE or (from_version == _BETA1) == (to_version == _BETA1):
+    if group != RESOURCE or (from_version == _BETA1) == (to_version == _BETA1):
         return result
     change = _CHANGES.get(kind)
     if change is not None:

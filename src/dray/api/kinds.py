@@ -1,8 +1,9 @@
 """The one table of the kinds that dray serves.
 
 A kind is a row: group, versions, names, scope, verbs, subresources. The server
-derives its routes, discovery and printing from it, the client its paths, the
-command line its short names. Nothing else in the project spells a plural.
+derives its routes, discovery and printing from it, the client its resources and
+paths (`dray.client.resources`), the command line its short names. Tables elsewhere
+that are keyed by group and plural refer to rows of this one.
 
 Theory of operation: versions of a row are the ones the kind is served in, the
 preferred one first. An object is stored once, in `storage_version`, and converted
@@ -34,7 +35,16 @@ __all__ = [
 ALL_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 STATUS_VERBS: Final = ("get", "patch", "update")
 
+# Names of API groups.
+APIEXTENSIONS: Final = "apiextensions.k8s.io"
+AUTHENTICATION: Final = "authentication.k8s.io"
+AUTHORIZATION: Final = "authorization.k8s.io"
+COORDINATION: Final = "coordination.k8s.io"
+META: Final = "meta.k8s.io"  # options, partial objects and tables; has no kinds of its own
+NEW_EVENTS: Final = "events.k8s.io"
+RBAC: Final = "rbac.authorization.k8s.io"
 RESOURCE: Final = "resource.k8s.io"
+SCHEDULING: Final = "scheduling.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +172,6 @@ def _row(
     )
 
 
-_RBAC: Final = "rbac.authorization.k8s.io"
-_AUTHENTICATION: Final = "authentication.k8s.io"
-_AUTHORIZATION: Final = "authorization.k8s.io"
-_SCHEDULING: Final = "scheduling.k8s.io"
 _THREE: Final = "v1 v1beta2 v1beta1"
 
 KINDS: Final[tuple[Kind, ...]] = (
@@ -195,10 +201,10 @@ KINDS: Final[tuple[Kind, ...]] = (
         "",
         "ServiceAccount",
         short="sa",
-        sub=(Subresource("token", _CREATE, "TokenRequest", _AUTHENTICATION, "v1"),),
+        sub=(Subresource("token", _CREATE, "TokenRequest", AUTHENTICATION, "v1"),),
     ),
     _row(
-        "apiextensions.k8s.io",
+        APIEXTENSIONS,
         "CustomResourceDefinition",
         cluster=True,
         short="crd crds",
@@ -209,20 +215,20 @@ KINDS: Final[tuple[Kind, ...]] = (
     _row("apps", "DaemonSet", short="ds", categories="all", sub=(_STATUS,), generation=True),
     _row("apps", "Deployment", short="deploy", categories="all", sub=(_SCALE, _STATUS), generation=True),
     _row("apps", "ReplicaSet", short="rs", categories="all", sub=(_SCALE, _STATUS), generation=True),
-    _row(_AUTHENTICATION, "SelfSubjectReview", cluster=True, verbs=_CREATE),
-    _row(_AUTHENTICATION, "TokenReview", cluster=True, verbs=_CREATE),
-    _row(_AUTHORIZATION, "LocalSubjectAccessReview", verbs=_CREATE),
-    _row(_AUTHORIZATION, "SelfSubjectAccessReview", cluster=True, verbs=_CREATE),
-    _row(_AUTHORIZATION, "SelfSubjectRulesReview", cluster=True, verbs=_CREATE),
-    _row(_AUTHORIZATION, "SubjectAccessReview", cluster=True, verbs=_CREATE),
+    _row(AUTHENTICATION, "SelfSubjectReview", cluster=True, verbs=_CREATE),
+    _row(AUTHENTICATION, "TokenReview", cluster=True, verbs=_CREATE),
+    _row(AUTHORIZATION, "LocalSubjectAccessReview", verbs=_CREATE),
+    _row(AUTHORIZATION, "SelfSubjectAccessReview", cluster=True, verbs=_CREATE),
+    _row(AUTHORIZATION, "SelfSubjectRulesReview", cluster=True, verbs=_CREATE),
+    _row(AUTHORIZATION, "SubjectAccessReview", cluster=True, verbs=_CREATE),
     _row("batch", "Job", categories="all", sub=(_STATUS,), generation=True),
-    _row("coordination.k8s.io", "Lease"),
-    _row("events.k8s.io", "Event", short="ev"),
+    _row(COORDINATION, "Lease"),
+    _row(NEW_EVENTS, "Event", short="ev"),
     _row("policy", "PodDisruptionBudget", short="pdb", sub=(_STATUS,), generation=True),
-    _row(_RBAC, "ClusterRole", cluster=True),
-    _row(_RBAC, "ClusterRoleBinding", cluster=True),
-    _row(_RBAC, "Role"),
-    _row(_RBAC, "RoleBinding"),
+    _row(RBAC, "ClusterRole", cluster=True),
+    _row(RBAC, "ClusterRoleBinding", cluster=True),
+    _row(RBAC, "Role"),
+    _row(RBAC, "RoleBinding"),
     _row(RESOURCE, "DeviceClass", _THREE, plural="deviceclasses", cluster=True, generation=True),
     _row(
         RESOURCE,
@@ -237,24 +243,24 @@ KINDS: Final[tuple[Kind, ...]] = (
     _row(RESOURCE, "ResourceClaimTemplate", _THREE),
     _row(RESOURCE, "ResourcePoolStatusRequest", "v1alpha3", cluster=True, sub=(_STATUS,)),
     _row(RESOURCE, "ResourceSlice", _THREE, cluster=True, generation=True),
-    _row(_SCHEDULING, "PodGroup", "v1beta1", sub=(_STATUS,)),
-    _row(_SCHEDULING, "PriorityClass", plural="priorityclasses", cluster=True, short="pc", generation=True),
-    _row(_SCHEDULING, "Workload", "v1beta1"),
+    _row(SCHEDULING, "PodGroup", "v1beta1", sub=(_STATUS,)),
+    _row(SCHEDULING, "PriorityClass", plural="priorityclasses", cluster=True, short="pc", generation=True),
+    _row(SCHEDULING, "Workload", "v1beta1"),
 )
 
 # Version priority of each served group: discovery lists and prefers them in this order.
 GROUP_VERSIONS: Final[dict[str, tuple[str, ...]]] = {
     "": ("v1",),
     "apps": ("v1",),
-    "events.k8s.io": ("v1",),
-    _AUTHENTICATION: ("v1",),
-    _AUTHORIZATION: ("v1",),
+    NEW_EVENTS: ("v1",),
+    AUTHENTICATION: ("v1",),
+    AUTHORIZATION: ("v1",),
     "batch": ("v1",),
     "policy": ("v1",),
-    _RBAC: ("v1",),
-    "apiextensions.k8s.io": ("v1",),
-    "scheduling.k8s.io": ("v1", "v1beta1"),
-    "coordination.k8s.io": ("v1",),
+    RBAC: ("v1",),
+    APIEXTENSIONS: ("v1",),
+    SCHEDULING: ("v1", "v1beta1"),
+    COORDINATION: ("v1",),
     RESOURCE: ("v1", "v1beta2", "v1beta1", "v1alpha3"),
 }
 

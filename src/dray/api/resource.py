@@ -14,7 +14,6 @@ import msgspec
 
 from dray.api.meta import Condition, NodeSelector, ObjectMeta, View
 
-GROUP = "resource.k8s.io"
 QuantityValue = str | int | float
 
 

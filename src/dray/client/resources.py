@@ -1,13 +1,15 @@
 """The resources that dray talks about, and how their addresses are spelled.
 
-A `Resource` is a group, a version, a plural and a scope; nothing is discovered
-at run time, because dray knows at compile time what it reads and writes.
+A `Resource` is a group, a version, a plural and a scope. Those of the kinds that dray
+serves come from the table in `dray.api.kinds`; nothing is discovered at run time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from urllib.parse import quote
+
+from dray.api.kinds import APIEXTENSIONS, COORDINATION, RBAC, RESOURCE, SCHEDULING, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +52,36 @@ class Resource:
         return Resource(self.group, version, self.plural, self.kind, self.namespaced)
 
 
-def _dra(plural: str, kind: str, namespaced: bool = False, version: str = "v1") -> Resource:
-    return Resource("resource.k8s.io", version, plural, kind, namespaced)
+def resource_of(group: str, kind: str) -> Resource:
+    """Return the collection of a kind that dray serves, in its preferred version; raises LookupError otherwise."""
+    found = kind_of(group, kind)
+    if found is None:
+        raise LookupError(f"dray.api.kinds does not have {kind} in group {group!r}")
+    return Resource(found.group, found.versions[0], found.plural, found.kind, found.namespaced)
 
 
-PODS = Resource("", "v1", "pods", "Pod")
-NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
-EVENTS = Resource("", "v1", "events", "Event")
-SECRETS = Resource("", "v1", "secrets", "Secret")
-CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
-SERVICES = Resource("", "v1", "services", "Service")
-SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
-RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
-LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
-DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
-REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
-DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
-STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
-JOBS = Resource("batch", "v1", "jobs", "Job")
-PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
-POD_GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup")
-DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
-DEVICE_CLASSES = _dra("deviceclasses", "DeviceClass")
-SLICES = _dra("resourceslices", "ResourceSlice")
-CLAIMS = _dra("resourceclaims", "ResourceClaim", namespaced=True)
-CLAIM_TEMPLATES = _dra("resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True)
-TAINT_RULES = _dra("devicetaintrules", "DeviceTaintRule")
-POOL_STATUS_REQUESTS = _dra("resourcepoolstatusrequests", "ResourcePoolStatusRequest", version="v1alpha3")
+PODS = resource_of("", "Pod")
+NODES = resource_of("", "Node")
+NAMESPACES = resource_of("", "Namespace")
+EVENTS = resource_of("", "Event")
+SECRETS = resource_of("", "Secret")
+CONFIG_MAPS = resource_of("", "ConfigMap")
+SERVICE_ACCOUNTS = resource_of("", "ServiceAccount")
+RESOURCE_QUOTAS = resource_of("", "ResourceQuota")
+CUSTOM_RESOURCE_DEFINITIONS = resource_of(APIEXTENSIONS, "CustomResourceDefinition")
+LEASES = resource_of(COORDINATION, "Lease")
+DEPLOYMENTS = resource_of("apps", "Deployment")
+REPLICA_SETS = resource_of("apps", "ReplicaSet")
+DAEMON_SETS = resource_of("apps", "DaemonSet")
+JOBS = resource_of("batch", "Job")
+CLUSTER_ROLES = resource_of(RBAC, "ClusterRole")
+CLUSTER_ROLE_BINDINGS = resource_of(RBAC, "ClusterRoleBinding")
+PRIORITY_CLASSES = resource_of(SCHEDULING, "PriorityClass")
+POD_GROUPS = resource_of(SCHEDULING, "PodGroup")
+DISRUPTION_BUDGETS = resource_of("policy", "PodDisruptionBudget")
+DEVICE_CLASSES = resource_of(RESOURCE, "DeviceClass")
+SLICES = resource_of(RESOURCE, "ResourceSlice")
+CLAIMS = resource_of(RESOURCE, "ResourceClaim")
+CLAIM_TEMPLATES = resource_of(RESOURCE, "ResourceClaimTemplate")
+TAINT_RULES = resource_of(RESOURCE, "DeviceTaintRule")
+POOL_STATUS_REQUESTS = resource_of(RESOURCE, "ResourcePoolStatusRequest")

@@ -21,9 +21,10 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from dray.api.kinds import KINDS
 from dray.api.meta import ObjectMeta, OwnerReference, View
 from dray.client import Client, ClientError, Conflict, Informer, NotFound
-from dray.client.resources import Resource
+from dray.client.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from dray.control.reconciling import Caches, Clock, Controller, utc_now
 
 log = logging.getLogger("dray.control")
@@ -34,10 +35,7 @@ GRACE_WITH_FINALIZERS = 1.0  # seconds for those who hold an object to let go be
 REDISCOVERY = 30.0  # seconds between looks for new resources (custom kinds)
 
 # Short-lived objects that are never owned and would only cost memory.
-IGNORED = {("", "events"), ("events.k8s.io", "events")}
-CUSTOM_KINDS = Resource(
-    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
-)
+IGNORED = {(kind.group, kind.plural) for kind in KINDS if kind.kind == "Event"}
 
 
 class Partial(View, frozen=True):
@@ -176,7 +174,10 @@ class GarbageCollector(Controller):
 
     def _handler(self, resource: Resource) -> Any:
         def changed(old: Partial | None, new: Partial | None) -> None:
-            if resource.plural == CUSTOM_KINDS.plural and resource.group == CUSTOM_KINDS.group:
+            if (
+                resource.plural == CUSTOM_RESOURCE_DEFINITIONS.plural
+                and resource.group == CUSTOM_RESOURCE_DEFINITIONS.group
+            ):
                 self._kinds_changed.set()
             if old is not None:
                 self._unlink(old.metadata)

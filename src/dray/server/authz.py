@@ -23,11 +23,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dray.api.kinds import RBAC
 from dray.api.validation.fields import FieldError
 from dray.api.validation.fields import forbidden as forbidden_field
 from dray.server.errors import ApiError, forbidden, not_found
 from dray.server.node_authz import NodeAuthorizer, node_name_of
-from dray.server.rbac import GROUP, SERVICE_ACCOUNT_PREFIX, RoleIndex, Rule, describe_missing, missing_rights
+from dray.server.rbac import SERVICE_ACCOUNT_PREFIX, RoleIndex, Rule, describe_missing, missing_rights
 from dray.server.reader import Object, Reader
 from dray.server.tokens import User
 
@@ -116,7 +117,7 @@ class Authorizer:
 
     def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
         """Follow a committed write: `new` is what was written, or None and `old` is what was deleted."""
-        if group == GROUP:
+        if group == RBAC:
             self._roles = None
             self._answers.clear()
         else:
@@ -139,7 +140,7 @@ class Authorizer:
         name = (new.get("metadata") or {}).get("name", "")
         if resource in ("roles", "clusterroles"):
             asked = Attributes(
-                user, "escalate", GROUP, resource, namespace=namespace, name=name if old else ""
+                user, "escalate", RBAC, resource, namespace=namespace, name=name if old else ""
             )
             if self.authorize(asked).allowed:
                 return
@@ -150,7 +151,7 @@ class Authorizer:
                 held = self.rules_for(user, namespace)
                 if missing_rights(held, _FULL_AUTHORITY):
                     why = "must have cluster-admin privileges to use the aggregationRule"
-                    raise forbidden(GROUP, resource, name, why)
+                    raise forbidden(RBAC, resource, name, why)
         elif resource in ("rolebindings", "clusterrolebindings"):
             self._check_binding(user, resource, namespace, name, new.get("roleRef") or {})
 
@@ -241,13 +242,13 @@ class Authorizer:
         self, user: User, resource: str, namespace: str, name: str, reference: Mapping[str, str]
     ) -> None:
         target = "clusterroles" if reference.get("kind") == "ClusterRole" else "roles"
-        asked = Attributes(user, "bind", GROUP, target, namespace=namespace, name=reference.get("name", ""))
+        asked = Attributes(user, "bind", RBAC, target, namespace=namespace, name=reference.get("name", ""))
         if self.authorize(asked).allowed:
             return
         rules = self._index().role_rules(reference, namespace)
         if rules is None:
             # Upstream names the binding's resource together with the role's name; tools have seen it so.
-            raise not_found(GROUP, resource, reference.get("name", ""))
+            raise not_found(RBAC, resource, reference.get("name", ""))
         self._check_held(user, resource, namespace, name, rules)
 
     def _check_held(
@@ -258,7 +259,7 @@ class Authorizer:
             groups = "[" + " ".join(f'"{group}"' for group in user.groups) + "]"
             lines = "\n".join(describe_missing(missing))
             why = f'user "{user.name}" (groups={groups}) is attempting to grant RBAC permissions not currently held:\n{lines}'
-            raise forbidden(GROUP, resource, name, why)
+            raise forbidden(RBAC, resource, name, why)
 
 
 def refusal(attributes: Attributes, reason: str = "") -> ApiError:

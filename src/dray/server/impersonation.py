@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
+from dray.api.kinds import AUTHENTICATION
 from dray.server.authn import ANONYMOUS, AUTHENTICATED_GROUP, UNAUTHENTICATED_GROUP
 from dray.server.authz import NODE_NAME_EXTRA, Attributes, Authorizer
 from dray.server.errors import ApiError, bad_request
@@ -33,7 +34,6 @@ from dray.server.requests import Request
 from dray.server.routing import split_path, verb_of
 from dray.server.tokens import User, service_account_user
 
-AUTHENTICATION = "authentication.k8s.io"
 _EXTRA_PREFIX = "impersonate-extra-"
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from dray.api.kinds import META
 from dray.server import errors
 
 JSON_TYPE = "application/json"
 YAML_TYPE = "application/yaml"
 PROTOBUF_TYPE = "application/vnd.kubernetes.protobuf"  # read, not written
-META_GROUP = "meta.k8s.io"
 _READABLE = {JSON_TYPE: JSON_TYPE, YAML_TYPE: YAML_TYPE}
 _LISTED = ", ".join(_READABLE)
 
@@ -55,7 +55,7 @@ def negotiate(
         if not as_kind:
             return Representation(chosen)
         version = parameters.get("v", "")
-        if as_kind in kinds and parameters.get("g") == META_GROUP and version in ("v1", "v1beta1"):
+        if as_kind in kinds and parameters.get("g") == META and version in ("v1", "v1beta1"):
             return Representation(chosen, as_kind, version)
     problem = errors.not_acceptable(f"only the following media types are accepted: {_LISTED}")
     if not any(media_type in _READABLE for media_type, _ in _clauses(accept)):

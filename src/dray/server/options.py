@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from dray.api.kinds import META
 from dray.api.pod_logs import parse_boolean, parse_integer
 from dray.api.reading import DecodeError, read
 from dray.api.schema import schema_of
@@ -26,7 +27,6 @@ from dray.api.validation.fields import (
 from dray.server import errors
 from dray.server.requests import Request
 
-META_GROUP = "meta.k8s.io"
 NOT_OLDER_THAN = "NotOlderThan"
 EXACT = "Exact"
 _MANAGER_MAX = 128
@@ -85,7 +85,7 @@ def list_options(request: Request, *, watch: bool) -> ListOptions:
     )
     problems = _watch_problems(options) if watch else _list_problems(options)
     if problems:
-        raise errors.invalid(META_GROUP, "ListOptions", "", problems)
+        raise errors.invalid(META, "ListOptions", "", problems)
     if watch and send_initial is None and options.resource_version in ("", "0"):
         # Watches that begin with the state are watch lists, even if they do not know the word.
         return replace(options, send_initial_events=True)
@@ -152,7 +152,7 @@ def _write_options(
     if validation not in ("", "Ignore", "Warn", "Strict"):
         problems.append(not_supported("fieldValidation", validation, ["", "Ignore", "Strict", "Warn"]))
     if problems:
-        raise errors.invalid(META_GROUP, kind, "", problems)
+        raise errors.invalid(META, kind, "", problems)
     return WriteOptions(bool(dry_run), manager, validation, bool(force))
 
 
@@ -182,7 +182,7 @@ def delete_options(request: Request, body: dict[str, Any] | None) -> DeleteOptio
         options, dry_run = _options_of_body(body)
     problems = _delete_problems(options, dry_run)
     if problems:
-        raise errors.invalid(META_GROUP, "DeleteOptions", "", problems)
+        raise errors.invalid(META, "DeleteOptions", "", problems)
     options.dry_run = bool(dry_run)
     return options
 

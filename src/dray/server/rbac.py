@@ -24,10 +24,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dray.api.kinds import RBAC
 from dray.server.reader import Object, Reader
 from dray.server.tokens import User
 
-GROUP = "rbac.authorization.k8s.io"
 SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 
 
@@ -131,9 +131,9 @@ class RoleIndex:
         """Make the index of the current objects."""
         index = cls()
         index._read_roles(reader)
-        for binding in reader.list(GROUP, "clusterrolebindings"):
+        for binding in reader.list(RBAC, "clusterrolebindings"):
             index._file(binding, "")
-        for binding in reader.list(GROUP, "rolebindings"):
+        for binding in reader.list(RBAC, "rolebindings"):
             index._file(binding, binding["metadata"].get("namespace", ""))
         return index
 
@@ -156,10 +156,10 @@ class RoleIndex:
         return self._roles.get((namespace, name))
 
     def _read_roles(self, reader: Reader) -> None:
-        cluster_roles = {role["metadata"]["name"]: role for role in reader.list(GROUP, "clusterroles")}
+        cluster_roles = {role["metadata"]["name"]: role for role in reader.list(RBAC, "clusterroles")}
         for name in cluster_roles:
             self._cluster_roles[name] = tuple(_gathered_rules(name, cluster_roles))
-        for role in reader.list(GROUP, "roles"):
+        for role in reader.list(RBAC, "roles"):
             key = (role["metadata"].get("namespace", ""), role["metadata"]["name"])
             self._roles[key] = tuple(Rule.parse(rule) for rule in role.get("rules") or ())
 
@@ -169,7 +169,7 @@ class RoleIndex:
         problem = ""
         if rules is None:
             resource = "clusterrole" if reference.get("kind") == "ClusterRole" else "role"
-            problem = f'{resource}.{GROUP} "{reference.get("name", "")}" not found'
+            problem = f'{resource}.{RBAC} "{reference.get("name", "")}" not found'
         name = binding["metadata"]["name"]
         kind = "RoleBinding" if namespace else "ClusterRoleBinding"
         shown = f"{name}/{namespace}" if namespace else name

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dray.api.kinds import RBAC
 from dray.server.pki import NODE_CLIENT
-from dray.server.rbac import GROUP, Rule, gathered_from, missing_rights
+from dray.server.rbac import Rule, gathered_from, missing_rights
 from dray.server.rbac_policy import CLUSTER_ROLES, CONTROLLER_ROLES, DRAY_ROLES, KUBE_SYSTEM_ROLES
 from dray.server.reader import Object
 
-API_VERSION = f"{GROUP}/v1"
+API_VERSION = f"{RBAC}/v1"
 AUTOUPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 CONTROLLER_MANAGER = "system:kube-controller-manager"
 SCHEDULER = "system:kube-scheduler"
@@ -159,14 +160,14 @@ def _cluster_roles() -> list[Object]:
     for role in roles:
         name = role["metadata"]["name"]
         if name.startswith("system:aggregate-to-"):
-            role["metadata"]["labels"][f"{GROUP}/{name.removeprefix('system:')}"] = "true"
+            role["metadata"]["labels"][f"{RBAC}/{name.removeprefix('system:')}"] = "true"
     by_name = {role["metadata"]["name"]: role for role in roles}
     # In the order in which they gather each other, so that each is complete when the next gathers it.
     for name, label in _AGGREGATED.items():
         role = _role("ClusterRole", name, [])
         if label:
-            role["metadata"]["labels"][f"{GROUP}/{label}"] = "true"
-        selector = {"matchLabels": {f"{GROUP}/aggregate-to-{name}": "true"}}
+            role["metadata"]["labels"][f"{RBAC}/{label}"] = "true"
+        selector = {"matchLabels": {f"{RBAC}/aggregate-to-{name}": "true"}}
         role["aggregationRule"] = {"clusterRoleSelectors": [selector]}
         for other in gathered_from(role, by_name):
             role["rules"] += [rule for rule in by_name[other]["rules"] if rule not in role["rules"]]
@@ -211,11 +212,11 @@ def _binding(
     binding: Object = {"apiVersion": API_VERSION, "kind": kind, "metadata": _metadata(name, namespace)}
     if subjects:
         binding["subjects"] = [_subject(*subject) for subject in subjects]
-    binding["roleRef"] = {"apiGroup": GROUP, "kind": role_kind, "name": role}
+    binding["roleRef"] = {"apiGroup": RBAC, "kind": role_kind, "name": role}
     return binding
 
 
 def _subject(kind: str, name: str) -> Object:
     if kind == "ServiceAccount":
         return {"kind": kind, "name": name, "namespace": "kube-system"}
-    return {"kind": kind, "apiGroup": GROUP, "name": name}
+    return {"kind": kind, "apiGroup": RBAC, "name": name}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dray.api.kinds import kind_of
+from dray.api.kinds import META, kind_of
 from dray.api.validation.fields import invalid
 from dray.server import errors
 from dray.server.calls import Call
-from dray.server.negotiation import META_GROUP, Representation
+from dray.server.negotiation import Representation
 from dray.server.reader import Object
 from dray.server.reading import Listing, list_metadata
 from dray.server.tables import Tables
@@ -45,7 +45,7 @@ class Shapes:
         if representation.as_kind == "PartialObjectMetadataList":
             return {
                 "kind": "PartialObjectMetadataList",
-                "apiVersion": f"{META_GROUP}/{representation.as_version}",
+                "apiVersion": f"{META}/{representation.as_version}",
                 "metadata": metadata,
                 "items": [],
             }
@@ -103,7 +103,7 @@ def _version(obj: Object) -> str:
 def _partial(obj: Object, representation: Representation) -> Object:
     return {
         "kind": "PartialObjectMetadata",
-        "apiVersion": f"{META_GROUP}/{representation.as_version}",
+        "apiVersion": f"{META}/{representation.as_version}",
         "metadata": obj.get("metadata") or {},
     }
 

@@ -30,7 +30,7 @@ import msgspec
 
 from dray.api.parsing import load_yaml
 from dray.client import AlreadyExists, Client
-from dray.client.resources import DEVICE_CLASSES, SERVICE_ACCOUNTS, Resource
+from dray.client.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, DEVICE_CLASSES, SERVICE_ACCOUNTS
 from dray.drivers.hardware import Profile, device_classes
 from dray.drivers.shipped import SHIPPED
 from dray.sim.log_files import LOOK_EVERY, rotate
@@ -50,11 +50,6 @@ DRIVER_NAMES = {
     "fpga": "fpga.dray.dev",
     "cpu": "dra.cpu",
 }
-
-CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
-CLUSTER_ROLE_BINDINGS = Resource(
-    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
-)
 
 
 class SystemFailure(Exception):

@@ -4,11 +4,12 @@ import time
 
 import pytest
 
+from dray.api.kinds import RBAC
 from dray.server import rbac_bootstrap, reviews
 from dray.server.authn import ANONYMOUS, Authenticator, parse_token_file
 from dray.server.authz import Attributes, Authorizer, refusal
 from dray.server.errors import ApiError
-from dray.server.rbac import GROUP, Rule, missing_rights
+from dray.server.rbac import Rule, missing_rights
 from dray.server.requests import Request
 from dray.server.tokens import User, service_account_user
 
@@ -27,7 +28,7 @@ class World:
         self.by_key = {}
         self.authorizer = Authorizer(self)
         for resource, made in rbac_bootstrap.bootstrap_objects():
-            self.put(GROUP, resource, made)
+            self.put(RBAC, resource, made)
 
     def put(self, group, resource, thing):
         metadata = thing["metadata"]
@@ -53,8 +54,8 @@ class World:
     def bind(self, role, subject, namespace="", role_kind="ClusterRole", name="test"):
         resource = "rolebindings" if namespace else "clusterrolebindings"
         metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-        reference = {"apiGroup": GROUP, "kind": role_kind, "name": role}
-        self.put(GROUP, resource, {"metadata": metadata, "subjects": [subject], "roleRef": reference})
+        reference = {"apiGroup": RBAC, "kind": role_kind, "name": role}
+        self.put(RBAC, resource, {"metadata": metadata, "subjects": [subject], "roleRef": reference})
 
     def can(self, user, verb, target, namespace="", name="", selector=()):
         group, _, resource = target.rpartition(":")
@@ -70,7 +71,7 @@ def world():
     return World()
 
 
-ANN_SUBJECT = {"kind": "User", "apiGroup": GROUP, "name": "ann"}
+ANN_SUBJECT = {"kind": "User", "apiGroup": RBAC, "name": "ann"}
 
 
 def pod(name="p", node="n1", namespace="default", **spec):
@@ -94,8 +95,8 @@ def pod(name="p", node="n1", namespace="default", **spec):
         ("edit", "get", "secrets", True),
         ("edit", "create", f"{RESOURCE}:resourceclaimtemplates", True),
         ("edit", "get", "pods", True),
-        ("edit", "create", f"{GROUP}:roles", False),
-        ("admin", "create", f"{GROUP}:roles", True),
+        ("edit", "create", f"{RBAC}:roles", False),
+        ("admin", "create", f"{RBAC}:roles", True),
         ("admin", "delete", f"{RESOURCE}:resourceclaims", True),
         ("admin", "list", f"{RESOURCE}:resourceclaims", True),
         ("admin", "update", f"{RESOURCE}:resourceclaims/binding", False),
@@ -158,7 +159,7 @@ def test_paths_are_for_whom_they_are(world, user, path, allowed):
 def test_revoking_takes_effect_with_the_next_question(world):
     world.bind("view", ANN_SUBJECT, "default")
     assert world.can(ANN, "get", "pods", "default")
-    world.remove(GROUP, "rolebindings", "default", "test")
+    world.remove(RBAC, "rolebindings", "default", "test")
     assert not world.can(ANN, "get", "pods", "default")
 
 
@@ -176,8 +177,8 @@ def test_custom_roles_join_aggregated_ones_by_label(world):
     world.bind("view", ANN_SUBJECT)
     assert not world.can(ANN, "get", "example.com:widgets")
     rule = {"verbs": ["get"], "apiGroups": ["example.com"], "resources": ["widgets"]}
-    labels = {f"{GROUP}/aggregate-to-view": "true"}
-    world.put(GROUP, "clusterroles", {"metadata": {"name": "widgets", "labels": labels}, "rules": [rule]})
+    labels = {f"{RBAC}/aggregate-to-view": "true"}
+    world.put(RBAC, "clusterroles", {"metadata": {"name": "widgets", "labels": labels}, "rules": [rule]})
     assert world.can(ANN, "get", "example.com:widgets")
 
 
@@ -381,7 +382,7 @@ def test_allocation_and_reservation_need_the_right_to_bind(world):
 
 def test_a_driver_writes_its_own_devices_on_its_own_node(world):
     role = rbac_bootstrap.driver_role("gpu.example")
-    world.put(GROUP, "clusterroles", role)
+    world.put(RBAC, "clusterroles", role)
     world.bind("dray:driver:gpu.example", {"kind": "ServiceAccount", "namespace": "d", "name": "gpu"})
     check = world.authorizer.check_claim_status
     old = {"allocation": allocation("n1")}
@@ -401,7 +402,7 @@ def test_a_driver_writes_its_own_devices_on_its_own_node(world):
 
 
 def test_a_driver_for_arbitrary_nodes_needs_no_node(world):
-    world.put(GROUP, "clusterroles", rbac_bootstrap.driver_role("net.example", arbitrary_nodes=True))
+    world.put(RBAC, "clusterroles", rbac_bootstrap.driver_role("net.example", arbitrary_nodes=True))
     world.bind("dray:driver:net.example", ANN_SUBJECT)
     old = {"allocation": allocation("n9")}
     assert (
@@ -451,7 +452,7 @@ def test_nobody_binds_what_they_lack_without_the_verb_bind(world):
     def binding(name):
         return {
             "metadata": {"name": "b"},
-            "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": name},
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
         }
 
     world.authorizer.check_escalation(ANN, "rolebindings", "default", binding("view"), None)
@@ -462,11 +463,11 @@ def test_nobody_binds_what_they_lack_without_the_verb_bind(world):
     assert caught.value.code == 404
     right = {
         "verbs": ["bind"],
-        "apiGroups": [GROUP],
+        "apiGroups": [RBAC],
         "resources": ["clusterroles"],
         "resourceNames": ["cluster-admin"],
     }
-    world.put(GROUP, "clusterroles", role(right, name="binder"))
+    world.put(RBAC, "clusterroles", role(right, name="binder"))
     world.bind("binder", ANN_SUBJECT, name="binder")
     world.authorizer.check_escalation(ANN, "rolebindings", "default", binding("cluster-admin"), None)
 
@@ -477,8 +478,8 @@ def test_the_verb_escalate_and_unchanged_rules_pass(world):
     world.authorizer.check_escalation(ANN, "clusterroles", "", touched, old)
     with pytest.raises(ApiError):
         world.authorizer.check_escalation(ANN, "clusterroles", "", role(READ_SECRETS, READ_PODS), old)
-    right = {"verbs": ["escalate"], "apiGroups": [GROUP], "resources": ["clusterroles"]}
-    world.put(GROUP, "clusterroles", role(right, name="escalator"))
+    right = {"verbs": ["escalate"], "apiGroups": [RBAC], "resources": ["clusterroles"]}
+    world.put(RBAC, "clusterroles", role(right, name="escalator"))
     world.bind("escalator", ANN_SUBJECT)
     world.authorizer.check_escalation(ANN, "clusterroles", "", role(READ_SECRETS, READ_PODS), old)
 
@@ -603,7 +604,7 @@ def test_impersonation_needs_rights_and_a_user(world):
 
 
 def grant(world, *rules, name="granted"):
-    world.put(GROUP, "clusterroles", role(*rules, name=name))
+    world.put(RBAC, "clusterroles", role(*rules, name=name))
     world.bind(name, ANN_SUBJECT, name=name)
 
 
@@ -641,7 +642,7 @@ def test_a_service_account_may_act_for_its_own_node(world):
         "resources": ["nodes"],
     }
     gets = {"verbs": ["impersonate-on:associated-node:get"], "apiGroups": [""], "resources": ["pods"]}
-    world.put(GROUP, "clusterroles", role(nodes, gets, name="agent"))
+    world.put(RBAC, "clusterroles", role(nodes, gets, name="agent"))
     world.bind("agent", subject, name="agent")
     pod_path = "/api/v1/namespaces/default/pods/p"
     assert acting(world, DRIVER_USER, pod_path, user="system:node:n1").groups == (

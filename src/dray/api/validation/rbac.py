@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dray.api.kinds import RBAC
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.fields import FieldError, Path, invalid, invalid_each, not_supported, required
 from dray.api.validation.formats import dns_subdomain, path_segment
@@ -17,8 +18,6 @@ from dray.api.validation.metadata import (
 from dray.api.validation.selectors import validate_label_selector
 
 Json = Mapping[str, Any]
-
-RBAC_GROUP = "rbac.authorization.k8s.io"
 
 
 def validate_role(role: Json, context: ValidationContext) -> list[FieldError]:
@@ -112,8 +111,8 @@ def _validate_binding(binding: Json, *, namespaced: bool, kinds: tuple[str, ...]
     errors = validate_new_metadata(metadata_of(binding), namespaced=namespaced, name_format=path_segment)
     reference, path = binding.get("roleRef") or {}, Path("roleRef")
     group, kind, name = (reference.get(field) or "" for field in ("apiGroup", "kind", "name"))
-    if group != RBAC_GROUP:
-        errors.append(not_supported(path.child("apiGroup"), group, (RBAC_GROUP,)))
+    if group != RBAC:
+        errors.append(not_supported(path.child("apiGroup"), group, (RBAC,)))
     if kind not in kinds:
         errors.append(not_supported(path.child("kind"), kind, kinds))
     errors += (
@@ -135,8 +134,8 @@ def _validate_subject(subject: Json, path: Path, *, namespaced: bool) -> list[Fi
         if not namespaced and not subject.get("namespace"):
             errors.append(required(path.child("namespace")))
     elif kind in ("User", "Group"):
-        if group != RBAC_GROUP:
-            errors.append(not_supported(path.child("apiGroup"), group, (RBAC_GROUP,)))
+        if group != RBAC:
+            errors.append(not_supported(path.child("apiGroup"), group, (RBAC,)))
     else:
         errors.append(not_supported(path.child("kind"), kind, ("ServiceAccount", "User", "Group")))
     return errors

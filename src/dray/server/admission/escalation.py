@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dray.api.kinds import RBAC
 from dray.server.admission.plugin import Quiet, target_of
 from dray.server.authz import Authorizer
 from dray.server.calls import Call
-from dray.server.rbac import GROUP
 from dray.server.reader import Object
 
 
@@ -25,5 +25,5 @@ class RoleEscalation(Quiet):
     def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
         """Refuse roles and bindings that grant more than their writer has."""
         group, resource, subresource = target_of(call)
-        if group == GROUP and not subresource:
+        if group == RBAC and not subresource:
             self.authorizer.check_escalation(call.user, resource, call.route.namespace, new, old)

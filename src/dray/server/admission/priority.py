@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dray.api.kinds import SCHEDULING
 from dray.server.admission.plugin import Kept, Quiet, refused, target_of
 from dray.server.calls import Call
 from dray.server.reader import Object, Reader
 
-GROUP = "scheduling.k8s.io"
 PREEMPT_LOWER = "PreemptLowerPriority"
 
 
@@ -21,7 +21,7 @@ class Priority(Quiet):
     _classes: Kept = field(init=False)
 
     def __post_init__(self) -> None:
-        self._classes = Kept(self.reader, GROUP, "priorityclasses")
+        self._classes = Kept(self.reader, SCHEDULING, "priorityclasses")
 
     def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
         """Follow changes of the classes."""
@@ -30,7 +30,7 @@ class Priority(Quiet):
     def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
         """Set priority and preemption policy of a new pod or pod group; keep those of an old one."""
         target = target_of(call)
-        if target not in (("", "pods", ""), (GROUP, "podgroups", "")) or not isinstance(
+        if target not in (("", "pods", ""), (SCHEDULING, "podgroups", "")) or not isinstance(
             new.get("spec"), dict
         ):
             return
@@ -43,7 +43,7 @@ class Priority(Quiet):
 
     def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
         """Refuse a second default class."""
-        if target_of(call) != (GROUP, "priorityclasses", "") or not new.get("globalDefault"):
+        if target_of(call) != (SCHEDULING, "priorityclasses", "") or not new.get("globalDefault"):
             return
         default = self._default()
         if default is not None and (
@@ -56,7 +56,7 @@ class Priority(Quiet):
         spec = new["spec"]
         class_name = spec.get("priorityClassName") or ""
         if class_name:
-            found = self.reader.get(GROUP, "priorityclasses", "", class_name)
+            found = self.reader.get(SCHEDULING, "priorityclasses", "", class_name)
             if found is None:
                 raise refused(call, new, f"no PriorityClass with name {class_name} was found")
         else:

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from dray.api.kinds import ALL_VERBS, STATUS_VERBS, Kind, Subresource, kind_of
+from dray.api.kinds import ALL_VERBS, APIEXTENSIONS, STATUS_VERBS, Kind, Subresource, kind_of
 from dray.api.reading import DecodeError, read
 from dray.api.schema import Type, struct_of
 from dray.api.validation.fields import FieldError, invalid, invalid_each
@@ -31,7 +31,6 @@ from dray.server.objects import Objects, copy_json, key_of, prefix_of
 from dray.server.reader import Object
 from dray.server.store import Event, StoreError, WriteConflict
 
-GROUP = "apiextensions.k8s.io"
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 _SCALE = Subresource("scale", STATUS_VERBS, "Scale", "autoscaling", "v1")
 log = logging.getLogger("dray.server")
@@ -50,7 +49,7 @@ class CustomKinds:
         ] = {}  # (group, plural, version) -> its part of the spec
         self._types: dict[tuple[str, str, str], Type] = {}
         self._cleaning: set[asyncio.Task[None]] = set()
-        definition = kind_of(GROUP, "CustomResourceDefinition")
+        definition = kind_of(APIEXTENSIONS, "CustomResourceDefinition")
         assert definition is not None
         self._definition = definition
         self._prefix = prefix_of(definition)
@@ -59,7 +58,7 @@ class CustomKinds:
 
     def load(self) -> None:
         """Serve all definitions that are stored, and go on with deletions that a crash interrupted."""
-        for definition in self._objects.list(GROUP, self._definition.plural):
+        for definition in self._objects.list(APIEXTENSIONS, self._definition.plural):
             self._serve(definition)
             self._clean_if_deleted(definition)
         self._publish(list(self._kinds.values()))

@@ -9,14 +9,13 @@ from typing import Any
 
 import msgspec
 
-from dray.api.kinds import Kind
+from dray.api.kinds import META, Kind
 from dray.server.reader import Object
 from dray.server.tables.ages import UNKNOWN, epoch, human_duration
 from dray.server.tables.json_path import find
 from dray.server.tables.kinds import LAYOUTS, NAME_AND_CREATION, Column, Layout, columns
 from dray.server.tables.workloads import pod_conditions
 
-META_GROUP = "meta.k8s.io"
 # (kind, version) -> additionalPrinterColumns of a custom kind; None for built-in kinds
 CustomColumns = Callable[[Kind, str], Sequence[Mapping[str, Any]] | None]
 
@@ -43,7 +42,7 @@ class Tables:
         """
         layout = self._layout(kind, version)
         now = self.now().timestamp()
-        api_version = f"{META_GROUP}/{table_version}"
+        api_version = f"{META}/{table_version}"
         conditions = pod_conditions if (kind.group, kind.plural) == ("", "pods") else None
         rows: list[Object] = []
         for thing in objects:

@@ -13,7 +13,7 @@ from dray.api.conversion import convert
 from dray.api.defaults import apply_defaults
 from dray.api.features import Features
 from dray.api.gating import GATED_FIELDS, drop_disabled_fields
-from dray.api.kinds import KINDS, Kind, kind_of, split_api_version
+from dray.api.kinds import KINDS, RESOURCE, Kind, kind_of, split_api_version
 from dray.api.reading import DecodeError, drop_empty, read
 from dray.api.schema import schema_of
 from dray.api.validation import (
@@ -32,7 +32,6 @@ from dray.sim.pod_templates import containers_of, pod_templates
 Object = dict[str, Any]
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)  # stands in for times that defaults would set
-RESOURCE = "resource.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
