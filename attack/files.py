@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -74,15 +73,10 @@ def _loop(path: Path, _: random.Random) -> None:
     path.symlink_to(path)
 
 
-def _fifo(path: Path, _: random.Random) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
 RANDOM: dict[str, Damage] = {"flip": _flip, "truncate": _truncate, "overwrite": _overwrite}
 FIXED: dict[str, Damage] = {
     "empty": _put(b""), "garbage": _put(bytes(range(256)) * 8), "text": _put(b"x"), "removed": _remove, "folder": _folder, "loop": _loop,
-    "not utf-8": _put(b"\xff\xfe\xfa"), "fifo": _fifo,
+    "not utf-8": _put(b"\xff\xfe\xfa")
 }  # fmt: skip
 CHECKPOINTS: dict[str, bytes] = {
     "empty": b"", "text": b"x", "null": b"null", "list": b"[]", "number": b"1" * 5_000, "nested": b"[" * 100_000, "deep": b'{"a":' * 5_000, "not utf-8": b"\xff",

@@ -16,9 +16,7 @@ _MASK = (1 << 64) - 1
 
 def encode_object(schema: Type, value: dict[str, Any]) -> bytes:
     """Return the body of a request: magic bytes, type, message."""
-    meta = spell_field(1, str(value.get("apiVersion", "")).encode()) + spell_field(
-        2, str(value.get("kind", "")).encode()
-    )
+    meta = spell_field(1, _bytes(value.get("apiVersion", ""))) + spell_field(2, _bytes(value.get("kind", "")))
     return MAGIC + spell_field(1, meta) + spell_field(2, _message(schema, value))
 
 

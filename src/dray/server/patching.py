@@ -155,7 +155,7 @@ class Patcher:
         except PatchMalformed as problem:
             raise errors.bad_request(str(problem)) from None
         except StrategicPatchError as problem:
-            raise errors.plain_failure(500, str(problem)) from None
+            raise errors.plain_failure(problem.status, str(problem)) from None
         except DecodeError as problem:
             raise _refused(patch, str(problem)) from None
 

@@ -29,7 +29,21 @@ _RETAIN = "$retainKeys"
 
 
 class StrategicPatchError(Exception):
-    """The patch cannot be applied; upstream answers 500 with this text, or 400 when `is_client_error`."""
+    """The patch cannot be applied; upstream answers 500 with this text, and some with another status."""
+
+    status = 500
+
+
+class BadRetainKeys(StrategicPatchError):
+    """The list of keys to retain is not a list."""
+
+    status = 400
+
+
+class RetainKeysMismatch(StrategicPatchError):
+    """The patch sets keys that its own list does not name."""
+
+    status = 422
 
 
 class NoMergeKey(StrategicPatchError):
@@ -104,11 +118,11 @@ def _retained(original: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]
         return dict(original)
     kept = patch[_RETAIN]
     if not isinstance(kept, list):
-        raise StrategicPatchError("invalid retainKeys list")
+        raise BadRetainKeys("invalid patch format of retainKeys")
     kept = {_identity(key, "") for key in kept}
     extra = [key for key in patch if key != _RETAIN and not key.startswith("$") and key not in kept]
     if any(patch[key] is not None for key in extra):
-        raise StrategicPatchError("patch has keys that its retainKeys list does not name")
+        raise RetainKeysMismatch("patch content doesn't match retainKeys list")
     return {key: value for key, value in original.items() if key in kept}
 
 

@@ -1,6 +1,7 @@
 """Patches as functions on plain JSON."""
 
 import pytest
+from server_cluster import STRATEGIC, running_cluster
 
 from dray.api.schema import schema_of
 from dray.server.patches import PatchError, PatchMalformed, apply_json_patch, apply_merge_patch
@@ -96,3 +97,14 @@ def test_strategic_patches_that_make_no_sense_are_refused() -> None:
         apply_strategic_patch(document, {"spec": {"containers": [{"image": "x"}]}}, POD)
     with pytest.raises(StrategicPatchError, match="unknown patch type"):
         apply_strategic_patch(document, {"spec": {"$patch": "explode"}}, POD)
+
+
+@pytest.mark.parametrize(("kept", "code"), [(1, 400), (["phase"], 422)])
+async def test_a_list_of_keys_to_retain_that_does_not_fit_is_the_clients_fault(kept, code):
+    async with running_cluster() as client:
+        await client.call("POST", "/api/v1/namespaces/default/configmaps", {"metadata": {"name": "c"}})
+        patch = {"$retainKeys": kept, "metadata": {"labels": {"a": "b"}}}
+        answer = await client.call(
+            "PATCH", "/api/v1/namespaces/default/configmaps/c", patch, content=STRATEGIC
+        )
+        assert answer.code == code, answer.body
