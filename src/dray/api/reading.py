@@ -17,7 +17,6 @@ Invariant (tests/unit/api/test_api_codec.py): reading what was read changes noth
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -297,7 +296,7 @@ def _quantity(value: Json) -> str:
     return canonical_quantity(value.text if isinstance(value, ExactFloat) else value)
 
 
-_BASE64: Final = re.compile(r"[A-Za-z0-9+/\r\n]*")
+_BASE64: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
 
 
 def _bytes(value: str) -> str:
@@ -305,10 +304,28 @@ def _bytes(value: str) -> str:
     try:
         base64.b64decode(text, validate=True)
     except ValueError:
-        place = _BASE64.match(value)
-        assert place is not None
-        raise DecodeError(f"illegal base64 data at input byte {len(value[: place.end()].encode())}") from None
+        place = _corrupt_base64(value.encode("utf-8", "replace"))
+        raise DecodeError(f"illegal base64 data at input byte {place}") from None
     return text
+
+
+def _corrupt_base64(data: bytes) -> int:
+    """Return where Go's decoder gives up on text that is not base64."""
+    kept = [(place, byte) for place, byte in enumerate(data) if byte not in b"\r\n"]
+    for number, (place, byte) in enumerate(kept):
+        if byte in _BASE64:
+            continue
+        if byte != ord("=") or number % 4 < 2:
+            return place
+        rest = kept[number + 1 :]
+        if number % 4 == 2:
+            if not rest:
+                return len(data)
+            if rest[0][1] != ord("="):
+                return rest[0][0] - 1
+            rest = rest[1:]
+        return rest[0][0] if rest else len(data)  # what stands behind the padding
+    return len(data) - len(kept) % 4
 
 
 def _duration(value: str) -> str:

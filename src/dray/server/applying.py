@@ -231,7 +231,7 @@ def _parsed_as_yaml(body: bytes) -> Any:
     try:
         return parse_yaml(body)
     except ParseError as problem:
-        raise errors.bad_request(f"error decoding patch: {problem}") from None
+        raise errors.bad_request(f"error encoding patch: {problem}") from None
 
 
 def manager_of(call: Call) -> str:

@@ -231,7 +231,7 @@ def _reviews(
     def read_body(call: Call) -> Object:
         kind = call.route.kind
         schema = schema_of(kind.group, call.route.version, kind.kind)
-        value: Any = parse_body(schema, call.request.body, call.request.header("content-type"))
+        value: Any = parse_body(schema, call.request.body, call.request.header("content-type"), kind.kind)
         validation = call.request.first("fieldValidation")
         api_version = kind.api_version(call.route.version)
         return read_object(

@@ -21,8 +21,11 @@ from dray.server.negotiation import YAML_TYPE, body_type, unsupported
 from dray.server.reader import Object
 
 
-def parse_body(schema: Type | None, body: bytes, content_type: str) -> Any:
-    """Parse a body as JSON or YAML, raw parts of the schema as they came; raises 415 and 400."""
+def parse_body(schema: Type | None, body: bytes, content_type: str, kind: str = "") -> Any:
+    """Parse a body as JSON or YAML, raw parts of the schema as they came; raises 415 and 400.
+
+    `kind` is named in the error; deletions name none.
+    """
     media_type = body_type(content_type)
     if media_type == protobuf.MEDIA_TYPE:
         if schema is None:
@@ -37,7 +40,22 @@ def parse_body(schema: Type | None, body: bytes, content_type: str) -> Any:
             return codec.parse_body(schema, body, yaml=is_yaml)
         return parse_yaml(body) if is_yaml else parse_json(body)
     except ParseError as problem:
-        raise errors.bad_request(f"couldn't get version/kind; json parse error: {problem}") from None
+        text = str(problem) if is_yaml else f"couldn't get version/kind; json parse error: {problem}"
+        raise _unrecognized(text, body, kind) from None
+
+
+def _unrecognized(text: str, body: bytes, kind: str) -> errors.ApiError:
+    if not kind:
+        return errors.bad_request(text)
+    begin = body[:_SHOWN_BYTES]
+    shown = begin.decode("utf-8", "replace") if begin[:1] == b"{" else begin.hex() or "<empty>"
+    more = " ..." if len(body) > _SHOWN_BYTES else ""
+    return errors.bad_request(
+        f"the object provided is unrecognized (must be of type {kind}): {text} ({shown}{more})"
+    )
+
+
+_SHOWN_BYTES = 30  # of a body that cannot be read
 
 
 def read_object(
@@ -47,10 +65,7 @@ def read_object(
     if value is None:
         value = {}
     if not isinstance(value, dict):
-        raise errors.bad_request(
-            f"couldn't get version/kind; json parse error: json: cannot unmarshal {_json_name(value)} into Go value "
-            'of type struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
-        )
+        raise _unrecognized(not_an_object(value), call.request.body, kind)
     check_kind(value, kind, api_version)
     _, version = split_api_version(api_version)
     try:
@@ -66,6 +81,14 @@ def read_object(
     if not isinstance(obj.get("metadata"), dict):
         obj["metadata"] = {}
     return obj
+
+
+def not_an_object(value: Any) -> str:
+    """Return what the reference says of a body that is not an object."""
+    return (
+        f"couldn't get version/kind; json parse error: json: cannot unmarshal {_json_name(value)} into Go value "
+        'of type struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
+    )
 
 
 def check_kind(value: dict[str, Any], kind: str, api_version: str) -> None:

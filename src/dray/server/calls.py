@@ -19,6 +19,7 @@ _SUFFIX = 5
 _LONGEST_BASE = 63 - _SUFFIX
 
 MAX_WARNING_CHARACTERS = 4 * 1024  # in all warnings of an answer
+MAX_WARNINGS = 80  # kube-apiserver sends 100, and Python's http.client reads at most 100 header lines
 MAX_LONG_WARNING = 256  # characters of one warning, if not all fit
 
 
@@ -89,7 +90,8 @@ class Call:
 
     def warning_headers(self) -> list[tuple[str, str]]:
         """Return the warnings as HTTP headers, shortened as kube-apiserver shortens them."""
-        return [("Warning", f'299 - "{_quoted(text)}"') for text in _shortened(self.warnings)]
+        texts = _shortened(self.warnings)[:MAX_WARNINGS]
+        return [("Warning", f'299 - "{_quoted(text)}"') for text in texts]
 
 
 def _shortened(warnings: Iterable[str]) -> list[str]:

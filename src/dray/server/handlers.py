@@ -13,7 +13,7 @@ from typing import Any
 
 from dray.api.schema import Type, schema_of
 from dray.server import errors
-from dray.server.bodies import member, parse_body, read_object
+from dray.server.bodies import member, not_an_object, parse_body, read_object
 from dray.server.calls import Call, World
 from dray.server.deleting import Deleter
 from dray.server.encoding import encode, encode_yaml
@@ -190,7 +190,8 @@ class Handlers:
     def body(self, call: Call) -> Any:
         """Return the parsed body of a request."""
         schema = self.versions.schema(call.route.kind, call.route.version)
-        return parse_body(schema, call.request.body, call.request.header("content-type"))
+        kind = call.route.kind.kind
+        return parse_body(schema, call.request.body, call.request.header("content-type"), kind)
 
     def incoming(self, call: Call, body: Any, validation: str) -> Object:
         """Return a body as an object to store: checked, defaulted, converted."""
@@ -242,7 +243,7 @@ class Handlers:
             schema = schema_of("meta.k8s.io", "v1", "DeleteOptions")
             body = parse_body(schema, call.request.body, call.request.header("content-type"))
             if body is not None and not isinstance(body, dict):
-                raise errors.bad_request("the body of a deletion must be DeleteOptions")
+                raise errors.bad_request(not_an_object(body))
             kind = member(body or {}, "kind") or "DeleteOptions"
             if kind != "DeleteOptions":
                 raise errors.bad_request(f"decoded object cannot be converted to DeleteOptions: {kind}")

@@ -200,9 +200,7 @@ def _options_of_body(body: dict[str, Any]) -> tuple[DeleteOptions, list[str]]:
     try:
         found, _ = read(schema_of("meta.k8s.io", "v1", "DeleteOptions"), body)
     except DecodeError as problem:
-        raise errors.bad_request(
-            f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: {problem}'
-        ) from None
+        raise errors.bad_request(str(problem)) from None
     preconditions = found.get("preconditions") or {}
     options = DeleteOptions(
         grace_period_seconds=found.get("gracePeriodSeconds"),

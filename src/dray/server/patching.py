@@ -163,14 +163,15 @@ class Patcher:
 def _parse(body: bytes, media_type: str, options: WriteOptions) -> tuple[Any, list[str]]:
     try:
         patch = parse_json(body)
-    except ParseError as problem:
-        raise errors.bad_request(f"error decoding patch: {problem}") from None
+    except ParseError:
+        raise errors.bad_request("invalid JSON patch") from None
     if patch is None and media_type != MERGE_PATCH:
         patch = [] if media_type == JSON_PATCH else {}
     if media_type == JSON_PATCH:
         if not isinstance(patch, list) or not all(isinstance(step, dict) for step in patch):
+            name = "object" if isinstance(patch, dict) else "value"
             raise errors.bad_request(
-                "json: cannot unmarshal this value into Go value of type jsonpatch.Patch"
+                f"error decoding patch: json: cannot unmarshal {name} into Go value of type []handlers.jsonPatchOp"
             )
         if len(patch) > MAX_OPERATIONS:
             raise errors.too_large(
@@ -180,7 +181,7 @@ def _parse(body: bytes, media_type: str, options: WriteOptions) -> tuple[Any, li
     elif not isinstance(patch, dict):
         name = "array" if isinstance(patch, list) else "value"
         raise errors.bad_request(
-            f"json: cannot unmarshal {name} into Go value of type map[string]interface {{}}"
+            f"error decoding patch: json: cannot unmarshal {name} into Go value of type map[string]interface {{}}"
         )
     return patch, _duplicates(patch)
 

@@ -198,7 +198,7 @@ class Subresources:
 
     def _read_body(self, call: Call, group: str, kind: str, validation: str) -> Object:
         schema = schema_of(group, "v1", kind)
-        value: Any = parse_body(schema, call.request.body, call.request.header("content-type"))
+        value: Any = parse_body(schema, call.request.body, call.request.header("content-type"), kind)
         api_version = f"{group}/v1" if group else "v1"
         obj = read_object(call, schema, value, kind=kind, api_version=api_version, validation=validation)
         namespace = obj["metadata"].get("namespace")
