@@ -345,7 +345,7 @@ HINT = (
 def snapshot(world: World) -> object:
     uses = world.ledger.pools
     return {
-        (pool, name): (dict(use.holders), dict(use.shares), dict(use.consumed))
+        (pool, name): (dict(use.holds_by_owner), dict(use.consumed))
         for pool, devices in uses.items()
         for name, use in devices.items()
     }, [

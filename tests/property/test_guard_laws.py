@@ -216,7 +216,7 @@ def test_a_quiet_world_leaves_nothing_in_the_book_but_what_is_stored(steps):
     for claim in list(world.stored.values()):
         world.release(int(claim["metadata"]["name"][1:]), 0)
     world.relist()
-    assert world.judge.book.is_empty
+    assert world.judge.occupancy.ledger.is_empty
 
 
 def test_the_model_can_break_the_rules():

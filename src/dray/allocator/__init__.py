@@ -11,16 +11,7 @@ The door of the room:
 Semantics are those of Kubernetes v1.37, device for device. See docs/allocator.md.
 """
 
-from dray.allocator.answers import (
-    DeviceId,
-    Explanation,
-    NodePlans,
-    Plan,
-    Reason,
-    RequestReasons,
-    Undo,
-    Unsatisfied,
-)
+from dray.allocator.answers import Explanation, NodePlans, Plan, Reason, RequestReasons, Unsatisfied
 from dray.allocator.errors import (
     AllocationError,
     CapacityError,
@@ -31,6 +22,7 @@ from dray.allocator.errors import (
 from dray.allocator.parts import OPTIONAL_OPERATIONS
 from dray.allocator.policies import POLICIES, Demand, NodeLoad, Policy, frag_policy, policy_named
 from dray.allocator.world import DEFAULT_BUDGET, World
+from dray.devices import DeviceId, Undo
 
 __all__ = [
     "DEFAULT_BUDGET",

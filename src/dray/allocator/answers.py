@@ -11,22 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from dray.api.resource import AllocationResult
-
-Undo = Callable[[], None]
-
-
-class DeviceId(NamedTuple):
-    """The identity of a device: the name alone is not enough, nor is driver and name."""
-
-    driver: str
-    pool: str
-    device: str
-
-    def __str__(self) -> str:
-        return f"{self.driver}/{self.pool}/{self.device}"
 
 
 @dataclass(frozen=True, slots=True)

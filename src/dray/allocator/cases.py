@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from dray.allocator.answers import DeviceId
 from dray.allocator.world import World
 from dray.api.core import Node
 from dray.api.features import KNOWN_GATES, Features
 from dray.api.meta import ObjectMeta, View
 from dray.api.quantity import parse_quantity
 from dray.api.resource import DeviceClass, DeviceTaintRule, QuantityValue, ResourceClaim, ResourceSlice
+from dray.devices import DeviceId
 
 
 class CaseError(ValueError):

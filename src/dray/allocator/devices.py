@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,8 +28,7 @@ from dray.api.resource import (
     ResourceSlice,
 )
 from dray.api.semver import SemverError, parse_semver
-
-BLOCKING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+from dray.devices import BLOCKING_EFFECTS, rule_selects
 
 
 class Interner:
@@ -155,7 +154,7 @@ class Workshop:
         """Parse a slice. Raises QuantityError (a ValueError) for an amount that is none."""
         facts = SliceFacts(key, resource_slice)
         spec = resource_slice.spec
-        matching = [rule for rule in rules if _rule_concerns(rule, facts.driver, facts.pool, None)]
+        matching = [rule for rule in rules if rule_selects(rule, facts.driver, facts.pool, None)]
         facts.devices = tuple(self._device_facts(facts, device, matching) for device in spec.devices)
         counters = tuple(
             (
@@ -180,9 +179,7 @@ class Workshop:
         taints: tuple[DeviceTaint, ...] = ()
         if device.taints or rules:
             from_rules = [
-                rule.spec.taint
-                for rule in rules
-                if _rule_concerns(rule, facts.driver, facts.pool, device.name)
+                rule.spec.taint for rule in rules if rule_selects(rule, facts.driver, facts.pool, device.name)
             ]
             taints = tuple(t for t in [*device.taints, *from_rules] if t.effect in BLOCKING_EFFECTS)
         shape = self.intern(
@@ -218,22 +215,6 @@ class Workshop:
                 for consumption in device.consumes_counters
             )
         return found
-
-
-def _rule_concerns(rule: DeviceTaintRule, driver: str, pool: str, device: str | None) -> bool:
-    """Say whether a rule taints the device (None: some device of the pool).
-
-    A rule without a selector taints every device when scheduling, as upstream's tracker
-    of slices does (its eviction controller reads the same rule as "none").
-    """
-    selector = rule.spec.device_selector
-    if selector is None:
-        return True
-    return (
-        (selector.driver is None or selector.driver == driver)
-        and (selector.pool is None or selector.pool == pool)
-        and (device is None or selector.device is None or selector.device == device)
-    )
 
 
 def is_odd(attribute: DeviceAttribute) -> bool:

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from dray.allocator.answers import DeviceId, Reason, RequestReasons
-from dray.allocator.ledger import Ledger
-from dray.allocator.parts import OPTIONAL_OPERATIONS, WishPart, tolerates
+from dray.allocator.answers import Reason, RequestReasons
+from dray.allocator.parts import OPTIONAL_OPERATIONS, WishPart
 from dray.allocator.pools import NodeView, PoolView
 from dray.allocator.relaxing import FREE, TOLERATE, Change, helpful_changes
 from dray.allocator.requests import Wish
 from dray.allocator.verdicts import Asked
+from dray.devices import DeviceId, Ledger, tolerates
 
 Obstacle = tuple[str, str, str]  # cause, detail, values that were found instead
 

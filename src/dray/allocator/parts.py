@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dray import cel
-from dray.allocator.answers import DeviceId
 from dray.allocator.capacity import AmountError, Need, need_of
 from dray.allocator.devices import DeviceFacts, find_attribute, is_odd
 from dray.allocator.errors import CapacityError, SelectorError
@@ -26,6 +25,7 @@ from dray.allocator.pools import PoolView
 from dray.allocator.requests import ConstraintSpec, Fatal, Question, SelectorUse, Wish
 from dray.allocator.selection import Derivation
 from dray.api.resource import DeviceAttribute, DeviceTaint, DeviceToleration
+from dray.devices import DeviceId, tolerates
 
 Value = frozenset[object]  # elements are (kind, value)
 
@@ -194,20 +194,6 @@ def _hinted(error: Exception) -> str:
 
 def _tolerated(taints: tuple[DeviceTaint, ...], tolerations: list[DeviceToleration]) -> bool:
     return all(any(tolerates(toleration, taint) for toleration in tolerations) for taint in taints)
-
-
-def tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
-    """Say whether one toleration covers one taint; empty key or effect means: any."""
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    match toleration.operator:
-        case "" | "Equal":
-            return toleration.value == taint.value
-        case "Exists":
-            return True
-    return False
 
 
 # --- constraints --------------------------------------------------------------

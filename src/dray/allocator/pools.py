@@ -28,13 +28,12 @@ from copy import copy
 
 import msgspec
 
-from dray.allocator.answers import DeviceId
 from dray.allocator.devices import DeviceFacts, Interner, SliceFacts, attribute_of
 from dray.allocator.gates import Gates
-from dray.allocator.ledger import Amounts, DeviceUse, PoolId
 from dray.allocator.nodes import node_matches
 from dray.api.core import Node
 from dray.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from dray.devices import Amounts, DeviceId, DeviceUse, PoolId
 
 CounterSets = dict[str, dict[str, int]]  # counter set -> counter -> nanos
 Groups = frozenset[str] | None  # None: no device placed yet; empty: only devices without groups
@@ -130,8 +129,8 @@ class PoolView:
         bit = self.bit_by_name.get(name)
         if bit is not None:
             mask = 1 << bit
-            self.dedicated = self.dedicated | mask if use and use.holders else self.dedicated & ~mask
-            self.shared = self.shared | mask if use and use.shares else self.shared & ~mask
+            self.dedicated = self.dedicated | mask if use and use.is_whole else self.dedicated & ~mask
+            self.shared = self.shared | mask if use and use.is_shared else self.shared & ~mask
             if use and use.consumed:
                 self.consumed[bit] = dict(use.consumed)
             else:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dray.allocator.answers import DeviceId
 from dray.allocator.capacity import parse_amounts
 from dray.allocator.errors import AllocationError, InvalidRequestError
 from dray.allocator.gates import Gates
@@ -30,6 +29,7 @@ from dray.api.resource import (
     ResourceClaim,
     ResourceClaimSpec,
 )
+from dray.devices import DeviceId
 
 RESULTS_MAX = 32  # devices per claim
 

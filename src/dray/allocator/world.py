@@ -17,12 +17,11 @@ from operator import itemgetter
 
 import msgspec
 
-from dray.allocator.answers import DeviceId, Explanation, NodePlans, Plan, RequestReasons, Undo, Unsatisfied
+from dray.allocator.answers import Explanation, NodePlans, Plan, RequestReasons, Unsatisfied
 from dray.allocator.devices import SliceFacts, Workshop
 from dray.allocator.errors import AllocationError
 from dray.allocator.explaining import explain_node
 from dray.allocator.gates import Gates
-from dray.allocator.ledger import Amounts, DeviceUse, Ledger, PoolId
 from dray.allocator.many import Refusals, Survey
 from dray.allocator.policies import Policy
 from dray.allocator.pools import NodeView, PoolRecord
@@ -36,6 +35,7 @@ from dray.api.core import Node
 from dray.api.features import Features
 from dray.api.meta import ObjectMeta
 from dray.api.resource import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dray.devices import Amounts, DeviceId, DeviceUse, Hold, Ledger, PoolId, Undo, holds_of
 
 DEFAULT_BUDGET = 100_000  # search steps per node; a step takes some microseconds
 DEFAULT_TOTAL = 400_000  # search steps for all nodes of one question, some seconds
@@ -67,7 +67,7 @@ class World:
         self.gates = Gates.of(self.features)
         self.new_share_id = new_share_id or _numbered_shares()
         self._is_late = is_late
-        self.ledger = Ledger(shares_count=self.gates.shares, on_change=self._booked)
+        self.ledger = Ledger(on_change=self._booked)
         self._workshop = Workshop()
         self._slices: dict[str, SliceFacts] = {}
         self._sources: dict[str, ResourceSlice] = {}
@@ -104,7 +104,7 @@ class World:
             self._remove(old)
         self._slices[name] = facts
         self._sources[name] = resource_slice
-        pool_id = (facts.driver, facts.pool)
+        pool_id = PoolId(facts.driver, facts.pool)
         record = self._pools.get(pool_id)
         if record is None:
             record = self._pools[pool_id] = PoolRecord(
@@ -125,7 +125,7 @@ class World:
             self._remove(facts)
 
     def _remove(self, facts: SliceFacts) -> None:
-        pool_id = (facts.driver, facts.pool)
+        pool_id = PoolId(facts.driver, facts.pool)
         record = self._pools[pool_id]
         self._forget_views(record)
         record.remove(facts)
@@ -237,7 +237,7 @@ class World:
             known[1]()
             del self._claims[uid]
         if allocation is not None:
-            self._claims[uid] = (allocation, self.ledger.take(claim_label(claim), allocation))
+            self._claims[uid] = (allocation, self.take(claim_label(claim), allocation))
 
     def delete_claim(self, uid: str) -> None:
         """Unbook a claim."""
@@ -251,7 +251,8 @@ class World:
         When the claim comes back allocated through `set_claim`, both bookings stand until
         the undo is called: confirm by `set_claim` first, then undo. `owner` is for people.
         """
-        return self.ledger.take(owner, allocation)
+        holds = holds_of(allocation.devices.results, with_shares=self.gates.shares)
+        return self.ledger.take(owner, holds)
 
     def seed(
         self,
@@ -261,9 +262,9 @@ class World:
         owner: str = "unknown claim",
     ) -> Undo:
         """Book bare use, without claims: whole devices, shares, and capacity in nanos."""
-        undos = [self.ledger.take_dedicated(owner, device) for device in dedicated]
-        undos += [self.ledger.take_share(owner, device, share, {}) for device, share in shares]
-        undos += [self.ledger.take_share(owner, device, "", amounts) for device, amounts in consumed]
+        undos = [self.ledger.take(owner, {device: Hold((), {})}) for device in dedicated]
+        undos += [self.ledger.take(owner, {device: Hold((share,), {})}) for device, share in shares]
+        undos += [self.ledger.take(owner, {device: Hold(("",), amounts)}) for device, amounts in consumed]
 
         def undo() -> None:
             while undos:

@@ -13,6 +13,7 @@ from dray.api.resource import ResourceClaim
 from dray.cli.output import CommandError, add_output_flag, emit
 from dray.cli.sources import add_source_flags, load_source
 from dray.client import key_of
+from dray.devices import device_id_of
 from dray.scheduler import NotReady, Placement, PodClaims, Unplaceable, shape_of
 from dray.sim.changes import Change, smallest_changes
 from dray.sim.cluster import OfflineCluster
@@ -93,7 +94,7 @@ def _allocation_lines(snapshot: Snapshot, claim: ResourceClaim) -> list[str]:
     assert allocation is not None
     lines = []
     for result in allocation.devices.results:
-        row = inventory.devices.get((result.driver, result.pool, result.device))
+        row = inventory.devices.get(device_id_of(result))
         model = f" ({row.model})" if row is not None and row.model else ""
         where = f" on node {row.node}" if row is not None and row.node else ""
         gone = " — no longer published!" if row is None else ""

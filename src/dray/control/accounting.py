@@ -7,8 +7,7 @@ deleted an hour later (a day, if it was never answered).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -26,14 +25,13 @@ from dray.control.reconciling import (
     ignoring_absence,
     utc_now,
 )
+from dray.devices import BLOCKING_EFFECTS, DeviceUse, Ledger, PoolId, holds_of, is_complete, newest_generation
 
 ANSWERED_KEPT = timedelta(hours=1)
 PENDING_KEPT = timedelta(hours=24)
 MAX_TRIES = 5
 MAX_ERROR = 256  # letters of a validationError
 INCOMPLETE = "pool is incomplete"
-
-DeviceKey = tuple[str, str, str]
 
 
 class PoolStatusSpec(View, frozen=True):
@@ -60,48 +58,30 @@ class PoolStatusRequest(View, frozen=True):
     status: PoolStatusStatus | None = None
 
 
-@dataclass(slots=True)
-class Usage:
-    """What the allocated claims take: whole devices, and shares with their capacities."""
-
-    devices: set[DeviceKey] = field(default_factory=set)
-    consumed: dict[DeviceKey, dict[str, Quantity]] = field(default_factory=dict)
-
-
-def usage_of(claims: Iterable[ResourceClaim]) -> Usage:
-    """Add up the allocations; admin access uses nothing."""
-    usage = Usage()
+def usage_of(claims: Iterable[ResourceClaim]) -> Ledger:
+    """Enter the allocations of all claims into a ledger."""
+    ledger = Ledger()
     for claim in claims:
-        if claim.status.allocation is None:
-            continue
-        for result in claim.status.allocation.devices.results:
-            if result.admin_access:
-                continue
-            key = (result.driver, result.pool, result.device)
-            usage.devices.add(key)
-            if result.share_id is not None:
-                book = usage.consumed.setdefault(key, {})
-                for name, amount in (result.consumed_capacity or {}).items():
-                    book[name] = book.get(name, parse_quantity("0")) + parse_quantity(amount)
-    return usage
+        if claim.status.allocation is not None:
+            ledger.take(claim.metadata.uid, holds_of(claim.status.allocation.devices.results))
+    return ledger
 
 
 def is_unavailable(device: Device) -> bool:
     """Say whether a taint keeps new claims away from the device."""
-    return any(taint.effect in ("NoSchedule", "NoExecute") for taint in device.taints)
+    return any(taint.effect in BLOCKING_EFFECTS for taint in device.taints)
 
 
 def pool_status(
     driver: str,
     pool: str,
     slices: list[ResourceSlice],
-    usage: Usage,
+    usage: Ledger,
     partition_attribute: str | None = None,  # of the request: tells types apart where the slices do not
 ) -> dict[str, Any]:
     """Count one pool; the newest generation only."""
-    generation = max(found.spec.pool.generation for found in slices)
-    current = [found for found in slices if found.spec.pool.generation == generation]
-    expected = current[0].spec.pool.resource_slice_count
+    current = newest_generation(slices)
+    generation, expected = current[0].spec.pool.generation, current[0].spec.pool.resource_slice_count
     status: dict[str, Any] = {
         "driver": driver,
         "poolName": pool,
@@ -111,14 +91,15 @@ def pool_status(
     nodes = {found.spec.node_name for found in current if found.spec.node_name}
     if len(nodes) == 1:
         status["nodeName"] = nodes.pop()
-    if len(current) != expected:
+    if not is_complete(current):
         status["validationError"] = f"{INCOMPLETE}: {len(current)} of {expected} slices are published"
         return status
     devices = [device for found in current for device in found.spec.devices]
     if len({device.name for device in devices}) != len(devices):
         status["validationError"] = "pool is invalid: a device name appears twice"
         return status
-    allocated = sum((driver, pool, device.name) in usage.devices for device in devices)
+    uses = usage.pools.get(PoolId(driver, pool), {})
+    allocated = sum(device.name in uses for device in devices)
     unavailable = sum(map(is_unavailable, devices))
     status |= {
         "totalDevices": len(devices),
@@ -128,8 +109,8 @@ def pool_status(
     }
     shareable = [device for device in devices if device.allow_multiple_allocations]
     if shareable:
-        status["shareableSummary"] = _shareable_summary(driver, pool, shareable, usage)
-    in_use = {device.name for device in devices if (driver, pool, device.name) in usage.devices}
+        status["shareableSummary"] = _shareable_summary(shareable, uses)
+    in_use = {device.name for device in devices if device.name in uses}
     summary = partition_summary(driver, current, in_use, partition_attribute)
     if isinstance(summary, str):
         status["validationError"] = summary[:MAX_ERROR]
@@ -138,20 +119,24 @@ def pool_status(
     return status
 
 
-def _shareable_summary(driver: str, pool: str, devices: list[Device], usage: Usage) -> dict[str, Any]:
+def _shareable_summary(devices: list[Device], uses: Mapping[str, DeviceUse]) -> dict[str, Any]:
     zero = parse_quantity("0")
     totals: dict[str, Quantity] = {}
     consumed: dict[str, Quantity] = {}
     untouched = partial = 0
     for device in devices:
-        used = usage.consumed.get((driver, pool, device.name))
+        use = uses.get(device.name)
         capacities = {name: parse_quantity(entry.value) for name, entry in (device.capacity or {}).items()}
+        used = {
+            name: Quantity(use.consumed.get(name, 0) if use is not None else 0, whole.notation)
+            for name, whole in capacities.items()
+        }
         for name, amount in capacities.items():
             totals[name] = totals.get(name, zero) + amount
-            consumed[name] = consumed.get(name, zero) + (used or {}).get(name, zero)
-        if used is None and (driver, pool, device.name) not in usage.devices:
+            consumed[name] = consumed.get(name, zero) + used[name]
+        if use is None:
             untouched += 1
-        elif used is not None and all(used.get(name, zero) < amount for name, amount in capacities.items()):
+        elif use.is_shared and all(used[name] < amount for name, amount in capacities.items()):
             partial += 1
     return {
         "fullyAvailableDevices": untouched,

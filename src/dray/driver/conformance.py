@@ -56,6 +56,7 @@ from dray.api.rpc.generated import (
 from dray.client.api import Client
 from dray.client.errors import ClientError, NotFound
 from dray.client.resources import CLAIMS, SLICES
+from dray.devices import is_complete, newest_generation, slices_by_pool
 
 REQUEST = "checked"
 _CALL_SECONDS = 45.0
@@ -442,14 +443,10 @@ def _plain(devices: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def _pool_problem(slices: Sequence[ResourceSlice]) -> str:
-    by_pool: dict[str, list[ResourceSlice]] = {}
-    for resource_slice in slices:
-        by_pool.setdefault(resource_slice.spec.pool.name, []).append(resource_slice)
-    for name, members in by_pool.items():
-        newest = max(member.spec.pool.generation for member in members)
-        current = [member for member in members if member.spec.pool.generation == newest]
-        promised = current[0].spec.pool.resource_slice_count
-        if len(current) != promised:
+    for (_, name), members in slices_by_pool(slices).items():
+        current = newest_generation(members)
+        if not is_complete(current):
+            promised = current[0].spec.pool.resource_slice_count
             return f"pool {name}: {promised} slices promised, {len(current)} published"
         names = [device.name for member in current for device in member.spec.devices]
         if len(set(names)) != len(names):

@@ -13,10 +13,10 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import grpc
 
+from dray.devices import DeviceId
 from dray.node.plugins import Plugin
 
 log = logging.getLogger("dray.node")
@@ -27,14 +27,6 @@ RETRY_SECONDS = 5.0
 _MAX_DEVICES = 16384
 _MAX_MESSAGE = 1024
 _BREATH_SECONDS = 0.1  # between two messages of one driver
-
-
-class DeviceKey(NamedTuple):
-    """A device by name."""
-
-    driver: str
-    pool: str
-    device: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +42,13 @@ class DeviceHealthBoard:
     """The last word on every device; `on_change` is called with the devices whose health changed."""
 
     def __init__(
-        self, on_change: Callable[[set[DeviceKey]], None], clock: Callable[[], float] = time.monotonic
+        self, on_change: Callable[[set[DeviceId]], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._feelings: dict[DeviceKey, Feeling] = {}
+        self._feelings: dict[DeviceId, Feeling] = {}
         self._on_change = on_change
         self._clock = clock
 
-    def of(self, key: DeviceKey) -> Feeling | None:
+    def of(self, key: DeviceId) -> Feeling | None:
         """Return how a device feels now; None when its driver does not report health."""
         feeling = self._feelings.get(key)
         if feeling is not None and feeling.valid_until < self._clock():
@@ -72,7 +64,7 @@ class DeviceHealthBoard:
             log.warning("driver %s reports %d devices; only %d are kept", driver, len(devices), _MAX_DEVICES)
         after = {}
         for entry in devices[:_MAX_DEVICES]:
-            key = DeviceKey(driver, entry.device.pool_name, entry.device.device_name)
+            key = DeviceId(driver, entry.device.pool_name, entry.device.device_name)
             valid = entry.health_check_timeout_seconds or DEFAULT_VALID_SECONDS
             message = entry.message.encode()[:_MAX_MESSAGE].decode(errors="ignore")
             after[key] = Feeling(HEALTH_NAMES.get(entry.health, "Unknown"), message, now + valid)
@@ -101,7 +93,7 @@ class DeviceHealthBoard:
             )
         self._tell(stale)
 
-    def _tell(self, changed: set[DeviceKey]) -> None:
+    def _tell(self, changed: set[DeviceId]) -> None:
         if changed:
             self._on_change(changed)
 

@@ -30,11 +30,12 @@ from dray.api.podspec import LifecycleHandler, RunContainer, RunPod
 from dray.api.times import format_time
 from dray.client import Client, ClientError, Conflict, Invalid, NotFound
 from dray.client.resources import EVENTS, PODS
+from dray.devices import DeviceId
 from dray.node import machine as m
 from dray.node import signals as s
 from dray.node.cdi import CdiRegistry
 from dray.node.environment import Surroundings
-from dray.node.health import DeviceHealthBoard, DeviceKey
+from dray.node.health import DeviceHealthBoard
 from dray.node.preparing import ClaimKeeper, ClaimsUnusable, container_references
 from dray.node.probes import Prober
 from dray.node.runtime import ContainerId, FoundContainer, Launch, Runtime, StartError
@@ -354,11 +355,11 @@ class PodRunner:
 
     # --- telling the API server -------------------------------------------------
 
-    def report_devices(self, changed: set[DeviceKey]) -> None:
+    def report_devices(self, changed: set[DeviceId]) -> None:
         """Write the status of the pods that hold a device whose health changed."""
         for info in self._keeper.book.infos.values():
             devices = {
-                DeviceKey(driver, device.pool, device.device)
+                DeviceId(driver, device.pool, device.device)
                 for driver, held in info.devices_by_driver.items()
                 for device in held
             }
@@ -422,7 +423,7 @@ class PodRunner:
         for used, (key, request) in zip(spec.resources.claims, references, strict=False):
             resources = []
             for driver, device in self._keeper.book.devices_for(key, request):
-                feeling = self._health.of(DeviceKey(driver, device.pool, device.device))
+                feeling = self._health.of(DeviceId(driver, device.pool, device.device))
                 if feeling is None:
                     continue
                 name = (

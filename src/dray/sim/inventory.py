@@ -17,9 +17,16 @@ from dray.allocator import World
 from dray.api.quantity import parse_quantity
 from dray.api.resource import Device, DeviceAttribute, DeviceTaint, ResourceClaim, ResourceSlice
 from dray.client import key_of
+from dray.devices import (
+    DeviceId,
+    PoolId,
+    device_id_of,
+    newest_generation,
+    pool_id_of,
+    rule_selects,
+    slices_by_pool,
+)
 from dray.sim.snapshot import Snapshot
-
-DeviceKey = tuple[str, str, str]
 
 
 @dataclass(slots=True)
@@ -47,9 +54,9 @@ class DeviceRow:
     blocked_by: str = ""  # a partition of the same hardware that is in use
 
     @property
-    def key(self) -> DeviceKey:
-        """Return driver, pool and name."""
-        return self.driver, self.pool, self.device.name
+    def key(self) -> DeviceId:
+        """Return the identity of the device."""
+        return DeviceId(self.driver, self.pool, self.device.name)
 
     @property
     def holders(self) -> list[Use]:
@@ -153,10 +160,10 @@ class Inventory:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.pools = list(_pools(snapshot.slices))
-        self.devices: dict[DeviceKey, DeviceRow] = {
+        self.devices: dict[DeviceId, DeviceRow] = {
             row.key: row for pool in self.pools for row in pool.devices
         }
-        self.lost: list[tuple[DeviceKey, Use]] = []  # allocated devices that are no longer published
+        self.lost: list[tuple[DeviceId, Use]] = []  # allocated devices that are no longer published
         self._apply_rules()
         for claim in snapshot.claims:
             self._book(claim)
@@ -164,10 +171,8 @@ class Inventory:
 
     def _apply_rules(self) -> None:
         for rule in self.snapshot.taint_rules:
-            selector = rule.spec.device_selector
             for row in self.devices.values():
-                wanted = (selector.driver, selector.pool, selector.device) if selector else (None, None, None)
-                if all(want is None or want == have for want, have in zip(wanted, row.key, strict=True)):
+                if rule_selects(rule, *row.key):
                     row.taints.append(rule.spec.taint)
 
     def _book(self, claim: ResourceClaim) -> None:
@@ -184,16 +189,17 @@ class Inventory:
                 result.share_id,
                 consumed,
             )
-            row = self.devices.get((result.driver, result.pool, result.device))
+            device = device_id_of(result)
+            row = self.devices.get(device)
             if row is None:
-                self.lost.append(((result.driver, result.pool, result.device), use))
+                self.lost.append((device, use))
             else:
                 row.uses.append(use)
 
     def _mark_blocked(self) -> None:
         """Mark free devices for which published counters no longer suffice, as the allocator counts them."""
         drawn = {
-            (pool.driver, pool.pool): pool
+            PoolId(pool.driver, pool.pool): pool
             for pool in self.pools
             if any(row.holders and row.device.consumes_counters for row in pool.devices)
         }
@@ -206,7 +212,7 @@ class Inventory:
             nodes = {row.node for row in pool.devices if row.node} or set(world.nodes) or {""}
             for view in (view for node in nodes for view in world.view(node).pools if view.id == pool_id):
                 for bit, facts in enumerate(view.devices):
-                    row = self.devices.get((*pool_id, facts.name))
+                    row = self.devices.get(DeviceId(*pool_id, facts.name))
                     if (
                         row is not None
                         and not row.holders
@@ -227,15 +233,9 @@ class Inventory:
 
 
 def _pools(slices: Iterable[ResourceSlice]) -> Iterator[PoolRow]:
-    by_pool: dict[tuple[str, str], list[ResourceSlice]] = {}
-    for found in slices:
-        by_pool.setdefault((found.spec.driver, found.spec.pool.name), []).append(found)
-    for (driver, pool), members in sorted(by_pool.items()):
-        generation = max(found.spec.pool.generation for found in members)
-        current = sorted(
-            (found for found in members if found.spec.pool.generation == generation),
-            key=lambda found: found.metadata.name,
-        )
+    for (driver, pool), members in sorted(slices_by_pool(slices).items()):
+        current = sorted(newest_generation(members), key=lambda found: found.metadata.name)
+        generation = current[0].spec.pool.generation
         nodes = {found.spec.node_name or "" for found in current}
         node = nodes.pop() if len(nodes) == 1 else ""
         rows = [
@@ -248,13 +248,13 @@ def _pools(slices: Iterable[ResourceSlice]) -> Iterator[PoolRow]:
         )
 
 
-def _world(snapshot: Snapshot, pools: Collection[tuple[str, str]]) -> World:
+def _world(snapshot: Snapshot, pools: Collection[PoolId]) -> World:
     """Return the allocator's view of some pools, with what claims hold of them."""
     world = World(snapshot.features, new_share_id=str)
     for node in snapshot.nodes:
         world.set_node(node)
     for found in snapshot.slices:
-        if (found.spec.driver, found.spec.pool.name) in pools:
+        if pool_id_of(found) in pools:
             world.set_slice(found)
     for claim in snapshot.claims:
         allocation = claim.status.allocation

@@ -22,7 +22,7 @@ earlier (or not at all yet), W's entry is still in the book. And if W may still 
 the cache cannot show it beyond b, and the entry is still there as well. How far the cache
 lags does not matter.
 
-A write is admitted only if it goes together with all the rest of the book. The rules (`dray.control.possession`:
+A write is admitted only if it goes together with all the rest of the book. The rules (`dray.devices.conflicts`:
 one claim for an exclusive device, sums below limits, a common compatibility group) are monotone: what
 holds for a set holds for every subset. What is stored is a subset of the book, so it keeps the rules,
 always.
@@ -48,8 +48,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dray.control.guarding.views import Claim, Device, Result, Slice
-from dray.control.possession import Book, Holds, Objection, Rule, holds_of, spell
-from dray.control.published import DeviceKey
+from dray.devices import Conflict, DeviceId, Holds, Occupancy, Rule, Undo, holds_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +76,7 @@ class Flight:
 
     write: Write
     holds: Holds  # what it takes if it lands
+    release: Undo  # removes it from the ledger
     since: float  # when it was admitted, in the caller's time
     is_contested: bool = False  # another claim was refused what this one may get
     is_fenced: bool = False
@@ -86,9 +86,9 @@ class Judge:
     """The book of what is and what may come; see the module docstring. Not for several threads."""
 
     def __init__(self) -> None:
-        self.book: Book[Device] = Book()
+        self.occupancy: Occupancy[Device] = Occupancy()
         self._revisions: dict[str, int] = {}  # claim uid -> as the cache shows it
-        self._stored: dict[str, Holds] = {}  # claim uid -> what the cache shows
+        self._stored: dict[str, tuple[Holds, Undo]] = {}  # claim uid -> what the cache shows
         self._flights: dict[str, list[Flight]] = {}  # claim uid -> oldest first
         self._keys: dict[str, str] = {}  # claim uid -> namespace/name, for messages
 
@@ -96,7 +96,7 @@ class Judge:
 
     def set_slice(self, old: Slice | None, new: Slice | None) -> None:
         """Take note of a slice that came, changed or went."""
-        self.book.set_slice(old, new)
+        self.occupancy.set_slice(old, new)
 
     def set_claim(self, old: Claim | None, new: Claim | None) -> bool:
         """Take note of what the cache shows; False for an allocation that nobody asked us about."""
@@ -107,19 +107,25 @@ class Judge:
         uid, revision = new.metadata.uid, int(new.metadata.resource_version or 0)
         self._revisions[uid] = revision
         self._keys[uid] = f"{new.metadata.namespace}/{new.metadata.name}"
-        before, after = self._stored.get(uid, {}), holds_of(new.results)
+        before, after = self._stored_holds(uid), holds_of(new.results)
         is_known = True
         if before != after:
             flights = self._flights.get(uid, ())
             is_known = not after or any(each.holds == after for each in flights)
-            self.book.release(uid, before)
-            self.book.take(uid, after)
+            self._release_stored(uid)
             if after:
-                self._stored[uid] = after
-            else:
-                self._stored.pop(uid, None)
+                self._stored[uid] = (after, self.occupancy.take(uid, after))
         self._land(uid, revision)
         return is_known
+
+    def _stored_holds(self, uid: str) -> Holds:
+        holds, _ = self._stored.get(uid) or ({}, None)
+        return holds
+
+    def _release_stored(self, uid: str) -> None:
+        found = self._stored.pop(uid, None)
+        if found is not None:
+            found[1]()
 
     def _land(self, uid: str, revision: int) -> None:
         """End the flights that have landed or died: the claim has left their base."""
@@ -128,7 +134,7 @@ class Judge:
             return
         for flight in flights:
             if flight.write.base < revision:
-                self.book.release(uid, flight.holds)
+                flight.release()
         left = [flight for flight in flights if flight.write.base >= revision]
         if left:
             self._flights[uid] = left
@@ -137,9 +143,9 @@ class Judge:
 
     def forget(self, uid: str) -> None:
         """A claim is gone, and with it all that was in flight to it: a uid never comes back."""
-        self.book.release(uid, self._stored.pop(uid, {}))
+        self._release_stored(uid)
         for flight in self._flights.pop(uid, ()):
-            self.book.release(uid, flight.holds)
+            flight.release()
         self._revisions.pop(uid, None)
         self._keys.pop(uid, None)
 
@@ -147,7 +153,7 @@ class Judge:
         """Strike out a write that can no longer land, as the caller knows from elsewhere."""
         flights = self._flights.get(flight.write.uid, [])
         if flight in flights:
-            self.book.release(flight.write.uid, flight.holds)
+            flight.release()
             flights.remove(flight)
             if not flights:
                 del self._flights[flight.write.uid]
@@ -164,26 +170,26 @@ class Judge:
         holds = holds_of(write.results)
         refusal = self._flaw(write.results, holds)
         if refusal is None:
-            objection = self.book.objection(write.uid, holds)
-            if objection is not None:
-                refusal = self._in_words(objection)
+            conflict = self.occupancy.conflict(write.uid, holds)
+            if conflict is not None:
+                refusal = self._in_words(conflict)
                 self._contest(write.uid, holds)
         if refusal is None and not is_dry_run and write.results:
-            self._flights.setdefault(write.uid, []).append(Flight(write, holds, now))
+            release = self.occupancy.take(write.uid, holds)
+            self._flights.setdefault(write.uid, []).append(Flight(write, holds, release, now))
             self._keys.setdefault(write.uid, write.key)
-            self.book.take(write.uid, holds)
         return refusal
 
     def _contest(self, uid: str, holds: Holds) -> None:
         """Mark the writes in flight that may be what a refused one has failed of."""
-        for other in self.book.involved(uid, holds):
+        for other in self.occupancy.involved(uid, holds):
             for flight in self._flights.get(other, ()):
                 flight.is_contested = True
 
     def _flaw(self, results: Sequence[Result], holds: Holds) -> Refused | None:
         """Say what is wrong with a wish by itself, whoever else holds what."""
         for key, hold in holds.items():
-            facts = self.book.pools.facts(key)
+            facts = self.occupancy.pools.facts(key)
             if facts is None:
                 return _refused(key, "is not published, as far as the guard has seen")
             if hold.shares and not facts.is_shareable:
@@ -197,18 +203,18 @@ class Judge:
             return _refused(key, "is named twice")
         return None
 
-    def _in_words(self, objection: Objection) -> Refused:
-        holder = self._keys.get(objection.holder, objection.holder)
-        match objection.rule:
+    def _in_words(self, conflict: Conflict) -> Refused:
+        holder = self._keys.get(conflict.holder, conflict.holder)
+        match conflict.rule:
             case Rule.HELD:
                 text = f"is held by claim {holder}"
             case Rule.CAPACITY:
-                text = f"has not enough {objection.name} left for another share"
+                text = f"has not enough {conflict.name} left for another share"
             case Rule.COUNTER:
-                text = f"needs more of counter {objection.name} in {objection.counter_set} than is left"
+                text = f"needs more of counter {conflict.name} in {conflict.counter_set} than is left"
             case Rule.GROUPS:
                 text = "is not compatible with devices in use"
-        return _refused(objection.device, text, holder)
+        return _refused(conflict.device, text, holder)
 
     # --- looking ----------------------------------------------------------------
 
@@ -219,14 +225,14 @@ class Judge:
 
     def doubles(self) -> list[str]:
         """Name the exclusive devices that more than one claim holds: given before the guard came."""
-        holders: dict[DeviceKey, list[str]] = defaultdict(list)
-        for uid, holds in self._stored.items():
-            for key in holds:
-                holders[key].append(uid)
+        holders: dict[DeviceId, list[str]] = defaultdict(list)
+        for uid, (holds, _) in self._stored.items():
+            for device in holds:
+                holders[device].append(uid)
         return [
-            f"{spell(key)}: {', '.join(sorted(self._keys.get(uid, uid) for uid in uids))}"
-            for key, uids in holders.items()
-            if len(uids) > 1 and any(not self._stored[uid][key].shares for uid in uids)
+            f"{device}: {', '.join(sorted(self._keys.get(uid, uid) for uid in uids))}"
+            for device, uids in holders.items()
+            if len(uids) > 1 and any(not self._stored_holds(uid)[device].shares for uid in uids)
         ]
 
     def revision(self, uid: str) -> int | None:
@@ -234,6 +240,5 @@ class Judge:
         return self._revisions.get(uid)
 
 
-def _refused(key: DeviceKey, why: str, holder: str = "") -> Refused:
-    device = spell(key)
-    return Refused(f"device {device} {why}", device, holder)
+def _refused(device: DeviceId, why: str, holder: str = "") -> Refused:
+    return Refused(f"device {device} {why}", str(device), holder)

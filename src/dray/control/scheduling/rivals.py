@@ -6,7 +6,7 @@ seen all earlier ones. So each scheduler, when it has seen its own write, asks: 
 what was written *before*, is this still allowed? If not, it yields. What was written later is
 for the others to judge.
 
-"Allowed" is what the rules of possession say (`dray.control.possession`). Claims are ranked by the revision
+"Allowed" is what the rules of possession say (`dray.devices.conflicts`). Claims are ranked by the revision
 at which they got their allocation; later changes of the claim do not move it.
 
 A claim alone is judged as well: when a driver publishes less than before, what no longer fits is given up.
@@ -24,7 +24,7 @@ from dray.api.resource import (
     ResourceClaim,
     ResourceSlice,
 )
-from dray.control.possession import Book, Holds, Rule, holds_of, spell
+from dray.devices import Holds, Occupancy, Rule, Undo, device_id_of, holds_of
 
 _IN_WORDS = {
     Rule.HELD: "{}",
@@ -38,15 +38,15 @@ class Rivals:
     """Follows claims and slices; see the module docstring."""
 
     def __init__(self) -> None:
-        self._book: Book[Device] = Book()
-        # claim uid -> the revision at which it got its allocation, and what that takes
-        self._given: dict[str, tuple[int, Holds]] = {}
+        self._occupancy: Occupancy[Device] = Occupancy()
+        # claim uid -> the revision at which it got its allocation, what that takes, and how to remove it
+        self._given: dict[str, tuple[int, Holds, Undo]] = {}
 
     # --- following --------------------------------------------------------------
 
     def set_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         """Take note of a slice that came, changed or went."""
-        self._book.set_slice(old, new)
+        self._occupancy.set_slice(old, new)
 
     def set_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         """Take note of a claim that came, changed or went."""
@@ -61,18 +61,19 @@ class Rivals:
             if uid in self._given:
                 self._forget(uid)
             holds = holds_of(after.devices.results)
-            self._given[uid] = (int(new.metadata.resource_version or 0), holds)
-            self._book.take(uid, holds)
+            release = self._occupancy.take(uid, holds)
+            self._given[uid] = (int(new.metadata.resource_version or 0), holds, release)
 
     def _forget(self, uid: str) -> None:
-        _, holds = self._given.pop(uid, (0, {}))
-        self._book.release(uid, holds)
+        found = self._given.pop(uid, None)
+        if found is not None:
+            found[2]()
 
     # --- judging ----------------------------------------------------------------
 
     def others(self, allocation: AllocationResult, uid: str) -> Iterator[str]:
         """Yield the claims that hold what the claim with this uid would have for itself by an allocation."""
-        return self._book.excluded(uid, holds_of(allocation.devices.results))
+        return self._occupancy.excluded(uid, holds_of(allocation.devices.results))
 
     def conflict(self, claim: ResourceClaim, yields_to: Collection[str] = ()) -> str | None:
         """Say what the claim, as it was last seen, may not keep; None when all is well.
@@ -82,14 +83,14 @@ class Rivals:
         uid, given = claim.metadata.uid, self._given
         if claim.status.allocation is None or uid not in given:
             return None
-        own, holds = given[uid]
+        own, holds, _ = given[uid]
 
         def is_earlier(other: str) -> bool:
             return given[other][0] < own or other in yields_to
 
-        objection = self._book.objection(uid, holds, is_earlier)
-        return _IN_WORDS[objection.rule].format(spell(objection.device)) if objection is not None else None
+        conflict = self._occupancy.conflict(uid, holds, is_earlier)
+        return _IN_WORDS[conflict.rule].format(conflict.device) if conflict is not None else None
 
     def device_of(self, result: DeviceRequestAllocationResult) -> Device | None:
         """Return the device of a result as it is published now."""
-        return self._book.pools.device((result.driver, result.pool, result.device))
+        return self._occupancy.pools.device(device_id_of(result))

@@ -229,8 +229,8 @@ def test_a_book_forgets_all_that_was_released(published, wishes, chance):
         world.ledger.see(claim)
     for name in chance.sample(sorted(world.stored), len(world.stored)):
         world.release(name)
-    assert world.judge.book.is_empty
-    assert world.rivals._book.is_empty
+    assert world.judge.occupancy.ledger.is_empty
+    assert world.rivals._occupancy.ledger.is_empty
 
 
 @pytest.mark.parametrize("what", ["c", "group"])

@@ -5,9 +5,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.allocator.answers import DeviceId
-from dray.allocator.ledger import DeviceUse, Ledger
 from dray.api.resource import AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult
+from dray.devices import DeviceId, DeviceUse, Ledger, Undo, holds_of
 
 RESULTS = st.builds(
     DeviceRequestAllocationResult,
@@ -25,22 +24,22 @@ ALLOCATIONS = st.lists(RESULTS, min_size=1, max_size=4).map(
 
 def contents(ledger: Ledger) -> object:
     return {
-        (pool, name): (dict(use.holders), dict(use.shares), dict(use.consumed))
+        (pool, name): (dict(use.holds_by_owner), use.is_whole, use.is_shared, dict(use.consumed))
         for pool, devices in ledger.pools.items()
         for name, use in devices.items()
     }
 
 
-def new_ledger(shares_count: bool = True) -> Ledger:
-    return Ledger(shares_count=shares_count, on_change=lambda pool, device, use: None)
+def take(ledger: Ledger, owner: str, allocation: AllocationResult, *, with_shares: bool = True) -> Undo:
+    return ledger.take(owner, holds_of(allocation.devices.results, with_shares=with_shares))
 
 
 @given(st.lists(ALLOCATIONS, max_size=6), st.integers(), st.booleans())
 def test_once_everything_is_undone_the_ledger_is_empty(
     allocations: list[AllocationResult], seed: int, shares_count: bool
 ) -> None:
-    ledger = new_ledger(shares_count)
-    undos = [ledger.take(f"owner-{i}", allocation) for i, allocation in enumerate(allocations)]
+    ledger = Ledger()
+    undos = [take(ledger, f"owner-{i}", allocation) for i, allocation in enumerate(allocations)]
     random.Random(seed).shuffle(undos)
     for undo in undos:
         undo()
@@ -52,13 +51,13 @@ def test_once_everything_is_undone_the_ledger_is_empty(
 def test_an_undo_strikes_out_exactly_its_entry(
     first: AllocationResult, second: AllocationResult, third: AllocationResult
 ) -> None:
-    ledger, other = new_ledger(), new_ledger()
-    ledger.take("a", first)
-    undo = ledger.take("b", second)
-    ledger.take("c", third)
+    ledger, other = Ledger(), Ledger()
+    take(ledger, "a", first)
+    undo = take(ledger, "b", second)
+    take(ledger, "c", third)
     undo()
-    other.take("a", first)
-    other.take("c", third)
+    take(other, "a", first)
+    take(other, "c", third)
     assert contents(ledger) == contents(other)
 
 
@@ -66,17 +65,16 @@ def test_an_undo_strikes_out_exactly_its_entry(
 def test_the_listener_hears_the_state_that_the_ledger_holds(allocations: list[AllocationResult]) -> None:
     heard: dict[DeviceId, DeviceUse | None] = {}
     ledger = Ledger(
-        shares_count=True,
         on_change=lambda pool, device, use: heard.__setitem__(DeviceId(*pool, device), use),
     )
-    undos = [ledger.take(f"owner-{i}", allocation) for i, allocation in enumerate(allocations)]
+    undos = [take(ledger, f"owner-{i}", allocation) for i, allocation in enumerate(allocations)]
     for undo in undos[::2]:
         undo()
     assert all(ledger.use_of(device) is use for device, use in heard.items())
 
 
 def test_admin_access_is_not_use() -> None:
-    ledger = new_ledger()
+    ledger = Ledger()
     result = DeviceRequestAllocationResult(driver="d", pool="p", device="x", admin_access=True)
-    ledger.take("a", AllocationResult(devices=DeviceAllocationResult(results=[result])))
+    take(ledger, "a", AllocationResult(devices=DeviceAllocationResult(results=[result])))
     assert ledger.pools == {}

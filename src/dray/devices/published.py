@@ -1,7 +1,8 @@
 """What slices publish, reduced to what can be used up: shares, capacities, counters.
 
-A pool may be published in several slices, and is replaced by slices of a higher generation; only
-the highest generation seen counts, as everywhere in DRA.
+A pool may be published in several slices, and is replaced by slices of a higher generation; only the
+newest generation counts (`newest_generation`), as everywhere in DRA. Whether it is complete is a question
+of its own (`is_complete`): nothing new is allocated from an incomplete pool, but what is in use stays.
 
 Theory of operation. Slices change rarely and are many, questions are about few devices: a pool is indexed
 when it is asked for and the index is dropped when one of its slices changes; the amounts of a device are
@@ -12,26 +13,13 @@ the scheduler follows whole ResourceSlices, the guard follows light views of the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
-from dray.api.quantity import parse_quantity
 from dray.api.resource import CounterSet, DeviceCounterConsumption, ResourcePool
-
-DeviceKey = tuple[str, str, str]  # driver, pool, device
-PoolKey = tuple[str, str]  # driver, pool
-
-
-@lru_cache(maxsize=65536)
-def amount(value: str | int | float) -> int:
-    """Read a quantity as a whole number of nanos. Raises QuantityError (a ValueError) for what is none.
-
-    Less than nothing counts as nothing: it would make room for others.
-    """
-    return max(0, parse_quantity(value).nanos)
-
+from dray.devices.identities import DeviceId, PoolId
+from dray.devices.ledger import amount
 
 # --- what is read of a slice ----------------------------------------------------
 
@@ -108,6 +96,56 @@ class PublishedSlice(Protocol[DeviceT_co]):
         """What it publishes."""
 
 
+# --- generations ----------------------------------------------------------------
+
+
+class PartOfPool(Protocol):
+    """The spec of a slice, as far as it says which pool it belongs to."""
+
+    @property
+    def driver(self) -> str:
+        """Who publishes it."""
+
+    @property
+    def pool(self) -> ResourcePool:
+        """Which pool, and which generation of it."""
+
+
+class SliceOfPool(Protocol):
+    """A slice, as far as it says which pool it belongs to."""
+
+    @property
+    def spec(self) -> PartOfPool:
+        """What it publishes."""
+
+
+SliceT = TypeVar("SliceT", bound=SliceOfPool)
+
+
+def pool_id_of(resource_slice: SliceOfPool) -> PoolId:
+    """Return the pool that a slice belongs to."""
+    return PoolId(resource_slice.spec.driver, resource_slice.spec.pool.name)
+
+
+def slices_by_pool(slices: Iterable[SliceT]) -> dict[PoolId, list[SliceT]]:
+    """Return the slices of each pool, of all generations."""
+    found: dict[PoolId, list[SliceT]] = {}
+    for each in slices:
+        found.setdefault(pool_id_of(each), []).append(each)
+    return found
+
+
+def newest_generation(slices: Collection[SliceT]) -> list[SliceT]:
+    """Return those slices of one pool that are of its newest generation, in the order given."""
+    newest = max((each.spec.pool.generation for each in slices), default=0)
+    return [each for each in slices if each.spec.pool.generation == newest]
+
+
+def is_complete(generation: Sequence[SliceOfPool]) -> bool:
+    """Return whether all slices of a generation are there, as many as the first one announces."""
+    return bool(generation) and len(generation) == generation[0].spec.pool.resource_slice_count
+
+
 # --- what is known of a pool ----------------------------------------------------
 
 
@@ -151,8 +189,7 @@ class PoolFacts(Generic[DeviceT]):
     __slots__ = ("_drawers", "_facts", "_limits", "_parts", "devices")
 
     def __init__(self, slices: Collection[PublishedSlice[DeviceT]]) -> None:
-        newest = max([each.spec.pool.generation for each in slices])
-        self._parts = [each.spec for each in slices if each.spec.pool.generation == newest]
+        self._parts = [each.spec for each in newest_generation(slices)]
         self.devices = {device.name: device for part in self._parts for device in part.devices}
         self._facts: dict[str, DeviceFacts] = {}
         self._limits: dict[tuple[str, str], int] | None = None
@@ -195,13 +232,13 @@ class Pools(Generic[DeviceT]):
     """Follows slices and answers what a pool has."""
 
     def __init__(self) -> None:
-        self._slices: dict[PoolKey, dict[str, PublishedSlice[DeviceT]]] = {}
-        self._pools: dict[PoolKey, PoolFacts[DeviceT]] = {}
+        self._slices: dict[PoolId, dict[str, PublishedSlice[DeviceT]]] = {}
+        self._pools: dict[PoolId, PoolFacts[DeviceT]] = {}
 
     def set_slice(self, old: PublishedSlice[DeviceT] | None, new: PublishedSlice[DeviceT] | None) -> None:
         """Take note of a slice that came, changed or went."""
-        before = (old.spec.driver, old.spec.pool.name) if old is not None else None
-        after = (new.spec.driver, new.spec.pool.name) if new is not None else None
+        before = pool_id_of(old) if old is not None else None
+        after = pool_id_of(new) if new is not None else None
         if old is not None and before is not None and before != after:
             self._pools.pop(before, None)
             slices = self._slices.get(before, {})
@@ -212,7 +249,7 @@ class Pools(Generic[DeviceT]):
             self._pools.pop(after, None)
             self._slices.setdefault(after, {})[new.metadata.name] = new
 
-    def pool(self, key: PoolKey) -> PoolFacts[DeviceT] | None:
+    def pool(self, key: PoolId) -> PoolFacts[DeviceT] | None:
         """Return a pool as it is published now."""
         found = self._pools.get(key)
         if found is None:
@@ -222,17 +259,17 @@ class Pools(Generic[DeviceT]):
             found = self._pools[key] = PoolFacts(slices.values())
         return found
 
-    def device(self, key: DeviceKey) -> DeviceT | None:
+    def device(self, key: DeviceId) -> DeviceT | None:
         """Return a device as it is published now."""
-        pool = self.pool(key[:2])
-        return pool.devices.get(key[2]) if pool is not None else None
+        pool = self.pool(key.pool_id)
+        return pool.devices.get(key.device) if pool is not None else None
 
-    def facts(self, key: DeviceKey) -> DeviceFacts | None:
+    def facts(self, key: DeviceId) -> DeviceFacts | None:
         """Return what a device has, None when it is not published."""
-        pool = self._pools.get(key[:2]) or self.pool(key[:2])
-        return pool.facts(key[2]) if pool is not None else None
+        pool = self._pools.get(key.pool_id) or self.pool(key.pool_id)
+        return pool.facts(key.device) if pool is not None else None
 
-    def drawers(self, pool: PoolKey, counter_set: str) -> Sequence[str]:
+    def drawers(self, pool: PoolId, counter_set: str) -> Sequence[str]:
         """Return the devices that draw from a counter set when they are in use."""
         found = self.pool(pool)
         return found.drawers(counter_set) if found is not None else ()
