@@ -33,10 +33,9 @@ from dray.allocator.gates import Gates
 from dray.allocator.nodes import node_matches
 from dray.api.core import Node
 from dray.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from dray.devices import Amounts, DeviceId, DeviceUse, PoolId
+from dray.devices import Amounts, DeviceId, DeviceUse, Groups, PoolId, admits_groups, narrow_groups
 
 CounterSets = dict[str, dict[str, int]]  # counter set -> counter -> nanos
-Groups = frozenset[str] | None  # None: no device placed yet; empty: only devices without groups
 
 
 class PoolView:
@@ -274,28 +273,6 @@ class PoolView:
             )
             found = self._columns[""] = self.intern(values)
         return found
-
-
-def narrow_groups(running: Groups, groups: frozenset[str]) -> Groups:
-    """Fold a device's compatibility groups into those its peers agree on."""
-    if running is None:
-        return groups
-    if not running or not groups:
-        return running
-    # Peers that share nothing cannot have been placed by us; slices may have changed since.
-    return running & groups or _NOTHING_IN_COMMON
-
-
-def admits_groups(running: Groups, groups: frozenset[str]) -> bool:
-    """Say whether a device may join the peers on a counter set."""
-    if running is None:
-        return True
-    if not running or not groups:
-        return not running and not groups
-    return bool(running & groups)
-
-
-_NOTHING_IN_COMMON = frozenset({""})  # no real group has an empty name, so nobody is admitted
 
 
 def _hashable(values: tuple[object, ...]) -> Hashable:

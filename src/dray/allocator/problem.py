@@ -19,9 +19,9 @@ from dray.allocator.capacity import Need
 from dray.allocator.devices import CapacityFacts, DeviceFacts
 from dray.allocator.errors import InvalidRequestError, PoolUpdatingError
 from dray.allocator.parts import OPTIONAL_OPERATIONS, PoolPart, Value
-from dray.allocator.pools import Groups, NodeView, PoolView
+from dray.allocator.pools import NodeView, PoolView
 from dray.allocator.requests import RESULTS_MAX, Fatal, Question, Wish
-from dray.devices import DeviceId
+from dray.devices import DeviceId, Groups
 
 PARTS = 1_000_000  # a counter is measured in parts of what is left of it at the start
 

@@ -34,9 +34,9 @@ from typing import Final
 from dray.allocator.bounds import refuted
 from dray.allocator.capacity import Need
 from dray.allocator.parts import Value, is_unknown
-from dray.allocator.pools import Groups, admits_groups, narrow_groups
 from dray.allocator.problem import FatalFound, NodeWish, Problem, positions, unsatisfied_constraint
 from dray.allocator.requests import RESULTS_MAX, Fatal
+from dray.devices import Groups, admits_groups, narrow_groups
 
 NO: Final = 0
 FOUND: Final = 1

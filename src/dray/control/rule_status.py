@@ -23,9 +23,9 @@ from typing import Any
 from dray.api.meta import Condition
 from dray.api.resource import DeviceTaintRule
 from dray.api.times import format_time
+from dray.devices import NO_EXECUTE
 
 CONDITION = "EvictionInProgress"
-NO_EXECUTE = "NoExecute"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import msgspec
 
 from dray.api.core import Pod, PodGroup
 from dray.api.resource import (
-    DeviceRequestAllocationResult,
+    Device,
     DeviceTaint,
     DeviceTaintRule,
     DeviceToleration,
@@ -42,13 +42,12 @@ from dray.control.reconciling import (
     utc_now,
     wait_until,
 )
-from dray.control.rule_status import CONDITION, NO_EXECUTE, RuleCounts, eviction_condition, needs_write
+from dray.control.rule_status import CONDITION, RuleCounts, eviction_condition, needs_write
+from dray.devices import NO_EXECUTE, DeviceId, Pools, device_id_of, rule_selects, tolerates_eviction
 
 STATUS_PERIOD = 10.0  # a rule's status is written at most this often for one generation, seconds
 MOST_EVICTED = 65_536  # uids of evicted pods that are remembered
 EVICTION_REASON = "DeletionByDeviceTaintManager"
-
-DeviceKey = tuple[str, str, str]  # driver, pool, device
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +56,13 @@ class Departure:
 
     at: datetime
     taint: DeviceTaint
-    device: DeviceKey
+    device: DeviceId
     rules: frozenset[str]  # names of all DeviceTaintRules that make the pod go, soon or later
 
 
-def rule_matches(rule: DeviceTaintRule, device: DeviceKey) -> bool:
-    """Say whether the rule taints the device; no selector matches none."""
-    selector = rule.spec.device_selector
-    if selector is None:
-        return False
-    wanted = (selector.driver, selector.pool, selector.device)
-    return all(want is None or want == have for want, have in zip(wanted, device, strict=True))
-
-
-def tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
-    """Say whether a toleration covers a NoExecute taint."""
-    if toleration.effect != NO_EXECUTE:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    return toleration.operator == "Exists" or toleration.value == taint.value
+def rule_matches(rule: DeviceTaintRule, device: DeviceId) -> bool:
+    """Return whether the rule taints the device; no selector matches none here (see the module docstring)."""
+    return rule.spec.device_selector is not None and rule_selects(rule, *device)
 
 
 def departure_time(
@@ -84,7 +70,7 @@ def departure_time(
 ) -> datetime | None:
     """Return when a user of the device must go; None means it may stay for ever."""
     added = parse_rfc3339(taint.time_added) if taint.time_added else now
-    matching = [toleration for toleration in tolerations if tolerates(toleration, taint)]
+    matching = [toleration for toleration in tolerations if tolerates_eviction(toleration, taint)]
     if not matching:
         return added
     limited = [
@@ -100,58 +86,41 @@ class DeviceTaints:
 
     def __init__(self) -> None:
         self._slices: dict[str, ResourceSlice] = {}
-        self._by_pool: dict[tuple[str, str], set[str]] = {}  # (driver, pool) -> slice names
+        self._pools: Pools[Device] = Pools()
         self.rules: dict[str, DeviceTaintRule] = {}
 
     def set_slice(self, name: str, new: ResourceSlice | None) -> None:
         """Take in a published slice, or its removal."""
-        old = self._slices.pop(name, None)
-        if old is not None:
-            self._by_pool[(old.spec.driver, old.spec.pool.name)].discard(name)
+        self._pools.set_slice(self._slices.pop(name, None), new)
         if new is not None:
             self._slices[name] = new
-            self._by_pool.setdefault((new.spec.driver, new.spec.pool.name), set()).add(name)
 
-    def published(self) -> Iterator[DeviceKey]:
+    def published(self) -> Iterator[DeviceId]:
         """Yield every device of the newest generations."""
-        for driver, pool in self._by_pool:
-            for found in self._newest(driver, pool):
-                for device in found.spec.devices:
-                    yield driver, pool, device.name
+        return self._pools.published()
 
-    def _newest(self, driver: str, pool: str) -> list[ResourceSlice]:
-        slices = [self._slices[name] for name in self._by_pool.get((driver, pool), ())]
-        newest = max((found.spec.pool.generation for found in slices), default=0)
-        return [found for found in slices if found.spec.pool.generation == newest]
-
-    def of(self, device: DeviceKey) -> Iterator[tuple[DeviceTaint, str | None]]:
+    def of(self, device: DeviceId) -> Iterator[tuple[DeviceTaint, str | None]]:
         """Yield the NoExecute taints of a device with the rule each comes from."""
-        driver, pool, name = device
-        for found in self._newest(driver, pool):
-            for published in found.spec.devices:
-                if published.name == name:
-                    yield from ((taint, None) for taint in published.taints if taint.effect == NO_EXECUTE)
+        published = self._pools.device(device)
+        for taint in published.taints if published is not None else ():
+            if taint.effect == NO_EXECUTE:
+                yield taint, None
         for rule in self.rules.values():
             if rule.spec.taint.effect == NO_EXECUTE and rule_matches(rule, device):
                 yield rule.spec.taint, rule.metadata.name
-
-
-def device_of(result: DeviceRequestAllocationResult) -> DeviceKey:
-    """Return the device of an allocation result."""
-    return result.driver, result.pool, result.device
 
 
 def earliest_departure(
     claims: Iterable[ResourceClaim], taints: DeviceTaints, now: datetime
 ) -> Departure | None:
     """Return the first moment at which a user of these claims must go, if any."""
-    earliest: tuple[datetime, DeviceTaint, DeviceKey] | None = None
+    earliest: tuple[datetime, DeviceTaint, DeviceId] | None = None
     rules = set()
     for claim in claims:
         if claim.status.allocation is None:
             continue
         for result in claim.status.allocation.devices.results:
-            device = device_of(result)
+            device = device_id_of(result)
             for taint, rule in taints.of(device):
                 at = departure_time(taint, result.tolerations, now)
                 if at is None:
@@ -382,7 +351,7 @@ class TaintEviction(Controller):
     def _affected(self, rule: DeviceTaintRule) -> tuple[set[str], int]:
         """Return the pods that the rule evicts (or would), by key, and how many allocated devices it selects."""
         pods: set[str] = set()
-        devices: set[DeviceKey] = set()
+        devices: set[DeviceId] = set()
         as_no_execute = DeviceTaint(
             key=rule.spec.taint.key,
             value=rule.spec.taint.value,
@@ -393,9 +362,9 @@ class TaintEviction(Controller):
             if claim.status.allocation is None:
                 continue
             for result in claim.status.allocation.devices.results:
-                if not rule_matches(rule, device_of(result)):
+                if not rule_matches(rule, device_id_of(result)):
                     continue
-                devices.add(device_of(result))
+                devices.add(device_id_of(result))
                 if departure_time(as_no_execute, result.tolerations, self.clock()) is None:
                     continue
                 pods |= {key for key in self._users_of(claim) if self._has_to_go(key, claim)}

@@ -3,6 +3,7 @@
   * `identities`: `DeviceId` and `PoolId`;
   * `published`: what slices publish; the newest generation of a pool and whether it is complete;
   * `taints`: taints, tolerations and taint rules;
+  * `groups`: compatibility groups;
   * `ledger`: the one ledger of use (`take() -> Undo`);
   * `conflicts`: which claims may hold which devices side by side.
 
@@ -10,7 +11,8 @@ Pure: no clock, no I/O. The allocator keeps views of this (bit sets, classes of 
 controllers and the tools use it directly.
 """
 
-from dray.devices.conflicts import Conflict, Occupancy, Rule, exceeded, excludes, narrowed
+from dray.devices.conflicts import Conflict, Occupancy, Rule, exceeded, excludes
+from dray.devices.groups import Groups, admits_groups, narrow_groups
 from dray.devices.identities import DeviceId, PoolId, device_id_of
 from dray.devices.ledger import Amounts, DeviceUse, Hold, Holds, Ledger, Undo, amount, holds_of
 from dray.devices.published import (
@@ -31,6 +33,7 @@ __all__ = [
     "Conflict",
     "DeviceId",
     "DeviceUse",
+    "Groups",
     "Hold",
     "Holds",
     "Ledger",
@@ -41,13 +44,14 @@ __all__ = [
     "PublishedSlice",
     "Rule",
     "Undo",
+    "admits_groups",
     "amount",
     "device_id_of",
     "exceeded",
     "excludes",
     "holds_of",
     "is_complete",
-    "narrowed",
+    "narrow_groups",
     "newest_generation",
     "pool_id_of",
     "rule_selects",

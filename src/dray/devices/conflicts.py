@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic
 
+from dray.devices.groups import Groups, admits_groups, narrow_groups
 from dray.devices.identities import DeviceId, PoolId
 from dray.devices.ledger import Hold, Holds, Ledger, Undo
 from dray.devices.published import DeviceT, Draw, PoolFacts, Pools, PublishedSlice
@@ -91,8 +92,8 @@ def exceeded(capacity: Mapping[str, int], wanted: Hold, others: Iterable[Sequenc
 def overdrawn(
     pool: PoolFacts[DeviceT], key: PoolId, wanted: Collection[str], is_held: Callable[[str], bool]
 ) -> Conflict | None:
-    """Say which of the wanted devices cannot be in use together with each other and with those held."""
-    drawn_by_set: dict[str, tuple[dict[str, int], frozenset[str] | None]] = {}
+    """Return why the wanted devices cannot be in use together with each other and with those held."""
+    drawn_by_set: dict[str, tuple[dict[str, int], bool]] = {}
     for name in sorted(wanted):
         facts = pool.facts(name)
         for draw in facts.draws if facts is not None else ():
@@ -100,8 +101,8 @@ def overdrawn(
             if counter_set not in drawn_by_set:
                 in_use = (each for each in pool.drawers(counter_set) if each in wanted or is_held(each))
                 drawn_by_set[counter_set] = _drawn(pool, counter_set, in_use)
-            drawn, groups = drawn_by_set[counter_set]
-            if groups is None:
+            drawn, is_compatible = drawn_by_set[counter_set]
+            if not is_compatible:
                 return Conflict(Rule.GROUPS, DeviceId(*key, name), counter_set=counter_set)
             for counter in draw.counters:
                 if drawn[counter] > pool.limits.get((counter_set, counter), 0):
@@ -109,17 +110,17 @@ def overdrawn(
     return None
 
 
-def _drawn(
-    pool: PoolFacts[DeviceT], counter_set: str, in_use: Iterable[str]
-) -> tuple[dict[str, int], frozenset[str] | None]:
-    """Add up what devices draw from a counter set, and return the groups that they have in common, if any."""
+def _drawn(pool: PoolFacts[DeviceT], counter_set: str, in_use: Iterable[str]) -> tuple[dict[str, int], bool]:
+    """Add up what devices draw from a counter set, and return whether their groups go together."""
     drawn: dict[str, int] = defaultdict(int)
-    common: frozenset[str] | None = None
-    for place, draw in enumerate(_draws(pool, counter_set, in_use)):
+    common: Groups = None
+    is_compatible = True
+    for draw in _draws(pool, counter_set, in_use):
         for counter, value in draw.counters.items():
             drawn[counter] += value
-        common = narrowed(common, draw.groups) if place else draw.groups
-    return drawn, common
+        is_compatible = is_compatible and admits_groups(common, draw.groups)
+        common = narrow_groups(common, draw.groups)
+    return drawn, is_compatible
 
 
 def _draws(pool: PoolFacts[DeviceT], counter_set: str, devices: Iterable[str]) -> Iterator[Draw]:
@@ -128,15 +129,6 @@ def _draws(pool: PoolFacts[DeviceT], counter_set: str, devices: Iterable[str]) -
         for draw in facts.draws if facts is not None else ():
             if draw.counter_set == counter_set:
                 yield draw
-
-
-def narrowed(common: frozenset[str] | None, groups: frozenset[str]) -> frozenset[str] | None:
-    """Return the groups that one more device leaves in common; None when not all go together."""
-    if common is None:
-        return None
-    if not common and not groups:
-        return common  # no groups go with no groups
-    return common & groups or None
 
 
 # --- who holds what, and what there is -------------------------------------------

@@ -13,7 +13,7 @@ the scheduler follows whole ResourceSlices, the guard follows light views of the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -258,6 +258,13 @@ class Pools(Generic[DeviceT]):
                 return None
             found = self._pools[key] = PoolFacts(slices.values())
         return found
+
+    def published(self) -> Iterator[DeviceId]:
+        """Yield every device that is published now."""
+        for key in self._slices:
+            pool = self.pool(key)
+            for name in pool.devices if pool is not None else ():
+                yield DeviceId(*key, name)
 
     def device(self, key: DeviceId) -> DeviceT | None:
         """Return a device as it is published now."""

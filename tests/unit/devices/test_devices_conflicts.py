@@ -1,4 +1,4 @@
-"""The rules of possession: what goes together, what does not, and what to make of bad data."""
+"""The rules of joint possession: what goes together, what does not, and what to make of bad data."""
 
 import msgspec
 import pytest
@@ -6,7 +6,18 @@ import pytest
 from dray.api.quantity import QuantityError
 from dray.api.resource import DeviceRequestAllocationResult, ResourceSlice
 from dray.control.guarding.views import Result, Slice
-from dray.devices import Conflict, DeviceId, Hold, Occupancy, Rule, exceeded, excludes, holds_of, narrowed
+from dray.devices import (
+    Conflict,
+    DeviceId,
+    Hold,
+    Occupancy,
+    Rule,
+    admits_groups,
+    exceeded,
+    excludes,
+    holds_of,
+    narrow_groups,
+)
 
 WHOLE = Hold((), {})
 
@@ -151,9 +162,12 @@ def test_what_others_use_up_of_something_else_does_not_matter():
     [("", "", ""), ("x", "x", "x"), ("xy", "yz", "y"), ("x", "y", None), ("x", "", None), ("", "x", None)],
 )
 def test_groups_narrow_to_what_is_common(common, groups, expected):
-    found = narrowed(frozenset(common), frozenset(groups))
-    assert found == (None if expected is None else frozenset(expected))
-    assert narrowed(None, frozenset(groups)) is None
+    running, joining = frozenset(common), frozenset(groups)
+    assert admits_groups(running, joining) == (expected is not None)
+    if expected is not None:
+        assert narrow_groups(running, joining) == frozenset(expected)
+    assert admits_groups(None, joining)
+    assert narrow_groups(None, joining) == joining
 
 
 # --- occupancy -------------------------------------------------------------------

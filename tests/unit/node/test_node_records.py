@@ -11,10 +11,11 @@ from small_api import SmallApi
 
 from dray.api.podspec import RunContainer, RunPod
 from dray.api.rpc.generated import health_v1_pb2
+from dray.devices import DeviceId
 from dray.node import checkpoint
 from dray.node.claims import ClaimBook, ClaimFacts, ClaimInfo, ClaimKey, ClaimRefused, HeldDevice
 from dray.node.environment import Surroundings, expand
-from dray.node.health import DeviceHealthBoard, DeviceKey
+from dray.node.health import DeviceHealthBoard
 from dray.node.logs import LogFile, LogPump, LogQuery, log_time, read_log
 from dray.node.runtime import StartError
 
@@ -368,7 +369,7 @@ def test_health_grows_stale_and_changes_are_told_once():
     now = [0.0]
     told = []
     board = DeviceHealthBoard(told.append, clock=lambda: now[0])
-    lamp, fan = DeviceKey("d", "pool", "lamp"), DeviceKey("d", "pool", "fan")
+    lamp, fan = DeviceId("d", "pool", "lamp"), DeviceId("d", "pool", "fan")
     assert board.of(lamp) is None
     board.hear("d", message(("lamp", 1, 0), ("fan", 1, 100)))
     board.hear("d", message(("lamp", 1, 0), ("fan", 1, 100)))
