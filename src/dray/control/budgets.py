@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from dray.api.core import Pod, PodDisruptionBudget
+from dray.api.label_selectors import matches_labels
 from dray.api.times import parse_time
 from dray.client import key_of
 from dray.client.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, PODS, REPLICA_SETS
@@ -29,7 +30,6 @@ from dray.control.reconciling import (
     utc_now,
 )
 from dray.control.workloads import Deployment, ReplicaSet
-from dray.scheduler.selecting import matches_labels
 
 EVICTION_PATIENCE = timedelta(minutes=2)
 

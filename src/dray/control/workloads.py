@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from dray.api.core import Pod
+from dray.api.label_selectors import matches_labels
 from dray.api.meta import Condition, LabelSelector, ObjectMeta, View
 from dray.api.times import format_time
 from dray.client import AlreadyExists, NotFound, key_of
@@ -32,7 +33,6 @@ from dray.control.reconciling import (
     steady_now,
     utc_now,
 )
-from dray.scheduler.selecting import matches_labels
 
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"

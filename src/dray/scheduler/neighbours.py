@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dray.api.core import Pod, PodAffinityTerm, TopologySpreadConstraint
+from dray.api.label_selectors import matches_labels
 from dray.api.meta import LabelSelector, LabelSelectorRequirement
-from dray.scheduler.selecting import first_untolerated, matches_labels, matches_node
+from dray.scheduler.selecting import first_untolerated, matches_node
 from dray.scheduler.shape import PodShape
 from dray.scheduler.state import ClusterState, NodeState, PodUse
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from dray.api.core import Pod, PodDisruptionBudget
+from dray.api.label_selectors import matches_labels
 from dray.api.resource import ResourceClaim
 from dray.scheduler.claims import PodClaims
 from dray.scheduler.placing import Placement, Placer
-from dray.scheduler.selecting import matches_labels
 from dray.scheduler.shape import PodShape
 from dray.scheduler.state import NodeState, PodUse
 

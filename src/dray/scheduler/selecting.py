@@ -1,8 +1,7 @@
-"""Matching labels: label selectors, node selectors, taints and tolerations.
+"""Matching nodes: node selectors, and taints with tolerations.
 
-All rules of the API in one place, as pure predicates. Two surprises of the API are
-kept on purpose: a *missing* label selector matches nothing while an *empty* one
-matches everything, and `NotIn` is true where the label is absent.
+Pure predicates. A missing node selector picks every node, a term without requirements
+none. Single requirements are decided by `dray.api.label_selectors`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from dray.api.core import Taint, Toleration
-from dray.api.meta import LabelSelector, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from dray.api.label_selectors import compares, holds
+from dray.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 
 Labels = Mapping[str, str]
 
@@ -18,44 +18,6 @@ NO_SCHEDULE = "NoSchedule"
 NO_EXECUTE = "NoExecute"
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
 UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
-
-
-def matches_labels(selector: LabelSelector | None, labels: Labels | None) -> bool:
-    """Whether a label selector picks an object with these labels."""
-    if selector is None:
-        return False
-    labels = labels or {}
-    for key, value in (selector.match_labels or {}).items():
-        if labels.get(key) != value:
-            return False
-    return all(_holds(need.key, need.operator, need.values, labels) for need in selector.match_expressions)
-
-
-def _holds(key: str, operator: str, values: Sequence[str], labels: Labels) -> bool:
-    value = labels.get(key)
-    match operator:
-        case "In":
-            return value is not None and value in values
-        case "NotIn":
-            return value is None or value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            return _compares(value, operator, values)
-    return False
-
-
-def _compares(value: str | None, operator: str, values: Sequence[str]) -> bool:
-    """Compare as whole numbers; anything that is none does not match."""
-    if value is None or len(values) != 1:
-        return False
-    try:
-        left, right = int(value), int(values[0])
-    except ValueError:
-        return False
-    return left > right if operator == "Gt" else left < right
 
 
 def _field_holds(need: NodeSelectorRequirement, node_name: str) -> bool:
@@ -71,7 +33,7 @@ def matches_term(term: NodeSelectorTerm, node_name: str, labels: Labels) -> bool
     if not term.match_expressions and not term.match_fields:
         return False
     return all(
-        _holds(need.key, need.operator, need.values, labels) for need in term.match_expressions
+        holds(need.key, need.operator, need.values, labels) for need in term.match_expressions
     ) and all(_field_holds(need, node_name) for need in term.match_fields)
 
 
@@ -108,7 +70,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
         case "Exists":
             return True
         case "Gt" | "Lt":
-            return _compares(taint.value, toleration.operator, [toleration.value])
+            return compares(taint.value, toleration.operator, [toleration.value])
     return False
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dray.api.kinds import Kind, kind_of
+from dray.api.label_selectors import matches_label_object
 from dray.server import errors
 from dray.server.calls import World
 from dray.server.objects import Objects, copy_json, key_of
@@ -71,7 +72,11 @@ class Disruptions:
         labels = pod["metadata"].get("labels") or {}
         namespace = pod["metadata"]["namespace"]
         budgets = self.objects.list("policy", "poddisruptionbudgets", namespace)
-        return [budget for budget in budgets if selects((budget.get("spec") or {}).get("selector"), labels)]
+        return [
+            budget
+            for budget in budgets
+            if matches_label_object((budget.get("spec") or {}).get("selector"), labels)
+        ]
 
     async def _spend(self, budget: Object, pod_name: str, *, dry_run: bool) -> None:
         kind = kind_of("policy", "PodDisruptionBudget")
@@ -107,26 +112,6 @@ class Disruptions:
                 return
             except WriteConflict:
                 continue
-
-
-def selects(selector: Object | None, labels: Object) -> bool:
-    """Tell whether a label selector object matches; none at all matches nothing."""
-    if selector is None:
-        return False
-    for key, value in (selector.get("matchLabels") or {}).items():
-        if labels.get(key) != value:
-            return False
-    for requirement in selector.get("matchExpressions") or ():
-        value, values = labels.get(requirement["key"]), requirement.get("values") or ()
-        fulfilled = {
-            "In": value is not None and value in values,
-            "NotIn": value is None or value not in values,
-            "Exists": value is not None,
-            "DoesNotExist": value is None,
-        }
-        if not fulfilled.get(requirement["operator"], False):
-            return False
-    return True
 
 
 def _forbid(status: Object, now: str) -> None:

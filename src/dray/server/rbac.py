@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.api.kinds import RBAC
+from dray.api.label_selectors import matches_label_object
 from dray.server.reader import Object, Reader
 from dray.server.tokens import User
 
@@ -233,7 +234,7 @@ def gathered_from(role: Object, cluster_roles: Mapping[str, Object]) -> list[str
         name
         for name, other in cluster_roles.items()
         if name != own
-        and any(_selects(selector, other["metadata"].get("labels") or {}) for selector in selectors)
+        and any(matches_label_object(selector, other["metadata"].get("labels")) for selector in selectors)
     )
 
 
@@ -248,20 +249,3 @@ def _gathered_rules(name: str, cluster_roles: Mapping[str, Object]) -> list[Rule
                 seen.add(other)
                 waiting.append(other)
     return list(rules)
-
-
-def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
-        return False
-    for requirement in selector.get("matchExpressions") or ():
-        key, operator = requirement.get("key", ""), requirement.get("operator", "")
-        values = requirement.get("values") or ()
-        holds = {
-            "In": key in labels and labels[key] in values,
-            "NotIn": labels.get(key) not in values,
-            "Exists": key in labels,
-            "DoesNotExist": key not in labels,
-        }.get(operator, False)
-        if not holds:
-            return False
-    return True

@@ -1,8 +1,9 @@
 """Label and field selectors: parse the query text once, then match objects.
 
-A label selector is a conjunction of requirements (`a=b,c!=d,e in (x,y),!f`). A
-field selector compares fields with `=`, `==` and `!=`; which fields a kind
-offers is that kind's business, so matching takes the object's fields as a map.
+A label selector is a conjunction of requirements (`a=b,c!=d,e in (x,y),!f`); whether
+one holds is decided by `dray.api.label_selectors`. A field selector compares fields
+with `=`, `==` and `!=`; which fields a kind offers is that kind's business, so
+matching takes the object's fields as a map.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from dray.api.label_selectors import holds
 from dray.server import errors
 
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
@@ -24,27 +26,12 @@ class Requirement(NamedTuple):
     """One condition on the labels."""
 
     key: str
-    operator: str  # in, notin, exists, !, gt, lt
+    operator: str  # In, NotIn, Exists, DoesNotExist, Gt, Lt
     values: frozenset[str] = frozenset()
 
     def accepts(self, labels: Mapping[str, str]) -> bool:
         """Tell whether labels fulfil this requirement."""
-        value = labels.get(self.key)
-        match self.operator:
-            case "in":
-                return value is not None and value in self.values
-            case "notin":
-                return value is None or value not in self.values
-            case "exists":
-                return value is not None
-            case "!":
-                return value is None
-        (bound,) = self.values
-        try:
-            number, limit = int(value or ""), int(bound)
-        except ValueError:
-            return False
-        return number > limit if self.operator == "gt" else number < limit
+        return holds(self.key, self.operator, self.values, labels)
 
 
 LabelSelector = tuple[Requirement, ...]
@@ -87,24 +74,24 @@ class _LabelParser:
     def _requirement(self) -> Requirement:
         token = self._take()
         if token == "!":
-            return Requirement(self._key(self._take()), "!")
+            return Requirement(self._key(self._take()), "DoesNotExist")
         key = self._key(token)
         operator = self._peek()
         if operator in ("", ","):
-            return Requirement(key, "exists")
+            return Requirement(key, "Exists")
         self._take()
         match operator:
             case "=" | "==":
-                return Requirement(key, "in", frozenset({self._value()}))
+                return Requirement(key, "In", frozenset({self._value()}))
             case "!=":
-                return Requirement(key, "notin", frozenset({self._value()}))
+                return Requirement(key, "NotIn", frozenset({self._value()}))
             case "in" | "notin":
-                return Requirement(key, operator, self._values())
+                return Requirement(key, "In" if operator == "in" else "NotIn", self._values())
             case ">" | "<":
                 value = self._value()
                 if not re.fullmatch(r"[-+]?\d+", value):
                     raise self._refuse("for 'Gt', 'Lt' operators, the value must be an integer")
-                return Requirement(key, "gt" if operator == ">" else "lt", frozenset({value}))
+                return Requirement(key, "Gt" if operator == ">" else "Lt", frozenset({value}))
         raise self._refuse(f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
 
     def _values(self) -> frozenset[str]:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.api.core import Pod, PodDisruptionBudget
+from dray.api.label_selectors import matches_labels
 from dray.api.meta import ObjectMeta
 from dray.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dray.control.accounting import pool_status, usage_of
@@ -25,7 +26,6 @@ from dray.control.workloads import (
     plan_rollout,
     resolve_amount,
 )
-from dray.scheduler.selecting import matches_labels
 
 
 def replica_set(name, replicas, available):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dray.api.label_selectors import object_holds
+
 Json = Mapping[str, Any]
 Labels = Mapping[str, Mapping[str, str]]
 
@@ -60,27 +62,5 @@ def _matches_term(name: str, labels: Mapping[str, str], term: Json) -> bool:
     # A term without requirements selects nothing.
     if not expressions and not fields:
         return False
-    by_label = all(_matches(requirement, labels) for requirement in expressions)
-    return by_label and all(_matches(requirement, {"metadata.name": name}) for requirement in fields)
-
-
-def _matches(requirement: Json, values: Mapping[str, str]) -> bool:
-    found, wanted = values.get(requirement.get("key") or ""), requirement.get("values") or []
-    operator = requirement.get("operator")
-    if operator == "In":
-        return found in wanted
-    if operator == "NotIn":
-        return found not in wanted
-    if operator == "Exists":
-        return found is not None
-    if operator == "DoesNotExist":
-        return found is None
-    return _compares(operator, found, wanted)
-
-
-def _compares(operator: str | None, found: str | None, wanted: list[str]) -> bool:
-    try:
-        have, bound = int(found or ""), int(wanted[0])
-    except (ValueError, IndexError):
-        return False
-    return have > bound if operator == "Gt" else have < bound
+    by_label = all(object_holds(requirement, labels) for requirement in expressions)
+    return by_label and all(object_holds(requirement, {"metadata.name": name}) for requirement in fields)

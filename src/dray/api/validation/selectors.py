@@ -165,22 +165,3 @@ def _validate_condition(condition: Json, path: Path) -> list[FieldError]:
     if size(condition.get("message") or "") > _MESSAGE_MAX_BYTES:
         errors.append(too_long(path.child("message"), _MESSAGE_MAX_BYTES))
     return errors
-
-
-def selector_matches(selector: Json, labels: Json) -> bool:
-    """Tell whether labels satisfy a label selector; requirements that make no sense match nothing."""
-    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
-        return False
-    return all(_requirement_matches(item, labels) for item in selector.get("matchExpressions") or [])
-
-
-def _requirement_matches(requirement: Json, labels: Json) -> bool:
-    key, operator = requirement.get("key") or "", requirement.get("operator") or ""
-    values = requirement.get("values") or []
-    if operator == "In":
-        return labels.get(key) in values
-    if operator == "NotIn":
-        return labels.get(key) not in values
-    if operator == "Exists":
-        return key in labels
-    return operator == "DoesNotExist" and key not in labels

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dray.api.label_selectors import matches_label_object
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.fields import (
     FieldError,
@@ -29,7 +30,6 @@ from dray.api.validation.metadata import (
 from dray.api.validation.pods import validate_pod_template
 from dray.api.validation.selectors import (
     is_empty_selector,
-    selector_matches,
     validate_conditions,
     validate_label_selector,
 )
@@ -131,7 +131,7 @@ def _validate_lasting_template(spec: Json, owner: str) -> list[FieldError]:
     selector = spec.get("selector")
     is_sound = not validate_label_selector(selector, path)
     # No selector at all selects nothing; an empty one selects everything.
-    if selector is None or (is_sound and not selector_matches(selector, labels)):
+    if selector is None or (is_sound and not matches_label_object(selector, labels)):
         detail = "`selector` does not match template `labels`"
         errors.append(invalid(path.child("metadata", "labels"), labels, detail))
     errors += validate_pod_template(template, path)
@@ -287,7 +287,7 @@ def _validate_job_spec(spec: Json) -> list[FieldError]:
     errors += validate_label_selector(spec.get("selector"), _SPEC.child("selector"))
     template, path = spec.get("template") or {}, _SPEC.child("template")
     labels = (template.get("metadata") or {}).get("labels") or {}
-    if spec.get("selector") is not None and not selector_matches(spec["selector"], labels):
+    if spec.get("selector") is not None and not matches_label_object(spec["selector"], labels):
         detail = "`selector` does not match template `labels`"
         errors.append(invalid(path.child("metadata", "labels"), labels, detail))
     errors += validate_pod_template(template, path)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from dray.api.label_selectors import object_holds
 from dray.api.quantity import Quantity
 from dray.server.admission.plugin import Kept, Quiet, refused, target_of
 from dray.server.admission.pod_resources import Amounts, add, amounts_of
@@ -189,12 +190,7 @@ def _pod_matches(scope: Object, spec: Object) -> bool:
 
 
 def _class_matches(scope: Object, class_name: str) -> bool:
-    operator, values = scope.get("operator", ""), scope.get("values") or ()
-    if operator == "In":
-        return class_name in values
-    if operator == "NotIn":
-        return class_name not in values
-    return bool(class_name) if operator == "Exists" else not class_name
+    return object_holds({**scope, "key": "class"}, {"class": class_name} if class_name else {})
 
 
 def _reaches_other_namespaces(affinity: Object) -> bool:
