@@ -131,7 +131,7 @@ class Writer:
         await compute(call.size, self.owners.track, call, new, None)
         self.admission.mutate(call, "CREATE", new, None)
         self._give_identity(call, metadata)
-        prepare_create(kind, new, self.world.timestamp())
+        await compute(call.size, prepare_create, kind, new, self.world.timestamp())
         self.prepare_special(kind, new, None)
         self.complete(kind, new)
         problems = self.rules.create(call, new)
@@ -256,12 +256,12 @@ class Writer:
         _take(metadata, before, "generation")
         now = self.world.timestamp()
         if subresource == "status":
-            prepare_status(kind, new, old, now)
+            await compute(call.size, prepare_status, kind, new, old, now)
             self.prepare_special(kind, new, old)
         elif subresource == "finalize":
             prepare_finalize(new, old)
         else:
-            prepare_update(kind, new, old, now)
+            await compute(call.size, prepare_update, kind, new, old, now)
             self.prepare_special(kind, new, old)
         self.complete(kind, new)
         metadata.pop("selfLink", None)
