@@ -24,6 +24,7 @@ from dray.api.quantity import Quantity, QuantityError, parse_quantity
 from dray.api.schema import schema_of
 from dray.api.schema.types import LIST, MAP, STRUCT, Type
 from dray.api.times import format_time
+from dray.api.well_known import NAMESPACE_NAME_LABEL
 
 __all__ = ["apply_defaults", "latest_is_pulled_always"]
 
@@ -280,7 +281,7 @@ def _field_selector(selector: Json, now: str) -> None:
 def _namespace(namespace: Json, now: str) -> None:
     name = namespace["metadata"].get("name")
     if name:
-        namespace["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = name
+        namespace["metadata"].setdefault("labels", {})[NAMESPACE_NAME_LABEL] = name
 
 
 @_defaults_of("core", "NamespaceStatus")

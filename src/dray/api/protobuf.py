@@ -9,7 +9,6 @@ Everything here may come from strangers: what does not end within the message is
 
 from __future__ import annotations
 
-MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 MAGIC = b"k8s\x00"
 OBJECT = 2  # the number of the object's message in the envelope
 

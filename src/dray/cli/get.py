@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from dray.api.quantity import parse_quantity
+from dray.api.well_known import NUMA_NODE, PCIE_ROOT
 from dray.cli.output import CommandError, add_output_flag, emit, say, table
 from dray.cli.sources import add_source_flags, load_source
 from dray.client import key_of
@@ -101,8 +102,8 @@ def _devices(inventory: Inventory, args: argparse.Namespace) -> list[DeviceRow]:
             ]
             if wide:
                 taints = ",".join(f"{taint.key}:{taint.effect}" for taint in row.taints) or "-"
-                root = row.attribute("resource.kubernetes.io/pcieRoot") or "-"
-                line += [root, row.attribute("resource.kubernetes.io/numaNode") or "-", taints]
+                root = row.attribute(PCIE_ROOT) or "-"
+                line += [root, row.attribute(NUMA_NODE) or "-", taints]
             lines.append([*line, users(row)])
         if lines:
             table(headers, lines)
@@ -134,7 +135,7 @@ def _tree(rows: list[DeviceRow]) -> None:
     """Print nodes, their PCIe roots (or drivers), and the devices below."""
     nodes: dict[str, dict[str, list[DeviceRow]]] = {}
     for row in rows:
-        root = row.attribute("resource.kubernetes.io/pcieRoot") or row.driver
+        root = row.attribute(PCIE_ROOT) or row.driver
         nodes.setdefault(row.node or "(every node)", {}).setdefault(root, []).append(row)
     for node, roots in nodes.items():
         print(node)

@@ -3,16 +3,8 @@
 The door of the room; see docs/client.md for a tour.
 """
 
-from dray.client.api import (
-    APPLY_PATCH,
-    JSON_PATCH,
-    MERGE_PATCH,
-    STRATEGIC_PATCH,
-    Client,
-    ListOf,
-    Object,
-    WatchEvent,
-)
+from dray.api.media_types import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
+from dray.client.api import Client, ListOf, Object, WatchEvent
 from dray.client.errors import (
     AlreadyExists,
     ApiError,

@@ -20,20 +20,17 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from dray.api.media_types import APPLY_PATCH, JSON_TYPE, MERGE_PATCH
 from dray.api.parsing import load_json
 from dray.client.decoding import decoder_of, without_nulls
 from dray.client.errors import ApiError, Gone, TooManyRequests, TransportError, Unreadable, error_from
 from dray.client.kubeconfig import load_endpoint
 from dray.client.resources import Resource
-from dray.client.transport import JSON, HttpTransport, Request, Response, Transport
+from dray.client.transport import HttpTransport, Request, Response, Transport
 
 T = TypeVar("T")
 Object = dict[str, Any]
 
-MERGE_PATCH = "application/merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
 
 PAGE_SIZE = 500  # objects a request, as kubectl and client-go ask for
 MOST_LINE = 16 << 20  # bytes of one watch event; API servers store objects of up to 3 MiB
@@ -321,7 +318,7 @@ class Client:
         *,
         view: Any = Object,
         query: Mapping[str, Any] | None = None,
-        content_type: str = JSON,
+        content_type: str = JSON_TYPE,
     ) -> Any:
         """Send one request and decode the answer; the verbs above are spellings of this.
 

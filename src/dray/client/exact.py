@@ -18,8 +18,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
+from dray.api.media_types import PROTOBUF_TYPE
 from dray.api.meta import ObjectMeta
-from dray.api.protobuf import MAGIC, MEDIA_TYPE, OBJECT, ProtobufError, read_field, spell_field
+from dray.api.protobuf import MAGIC, OBJECT, ProtobufError, read_field, spell_field
 from dray.client.api import Client
 from dray.client.decoding import decoder_of
 from dray.client.errors import Conflict, Status, TransportError
@@ -48,10 +49,10 @@ async def change_metadata(
     Raises Conflict when the object is another one or has changed, NotFound when it is gone.
     """
     path = resource.path(meta.namespace, meta.name)
-    asked = Request("GET", path, headers={"Accept": MEDIA_TYPE})
+    asked = Request("GET", path, headers={"Accept": PROTOBUF_TYPE})
     found = await client.answer(asked)
     if not found.body.startswith(MAGIC):
-        raise TransportError(f"{asked}: the server does not speak {MEDIA_TYPE}")
+        raise TransportError(f"{asked}: the server does not speak {PROTOBUF_TYPE}")
     envelope = found.body[len(MAGIC) :]
     try:
         stored = _part(envelope, OBJECT)
@@ -59,7 +60,7 @@ async def change_metadata(
         seen = _part(old, _UID), _part(old, _REVISION)
         new = _without(old, _FINALIZERS, {each.encode() for each in without_finalizers})
     except ProtobufError as error:
-        raise TransportError(f"{asked}: the server answers with broken {MEDIA_TYPE}: {error}") from error
+        raise TransportError(f"{asked}: the server answers with broken {PROTOBUF_TYPE}: {error}") from error
     if seen != (meta.uid.encode(), meta.resource_version.encode()):
         raise Conflict(409, Status(409, "Conflict", "the object has changed"), str(asked))
     for key, value in (annotations or {}).items():
@@ -67,7 +68,7 @@ async def change_metadata(
     for finalizer in finalizers:
         new += spell_field(_FINALIZERS, finalizer.encode())
     body = MAGIC + _with_part(envelope, OBJECT, _with_part(stored, _META, new))
-    answer = await client.answer(Request("PUT", path, body, MEDIA_TYPE))
+    answer = await client.answer(Request("PUT", path, body, PROTOBUF_TYPE))
     written: _Written = decoder_of(_Written).decode(answer.body)
     return written.metadata.resource_version
 

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dray.api.parsing import ParseError, load_yaml
+from dray.api.well_known import SERVICE_ACCOUNT_FOLDER
 from dray.client.credentials import (
     EXEC_VERSIONS,
     INTERACTIVE_MODES,
@@ -42,7 +43,7 @@ from dray.client.proxies import environment_proxy, parse_proxy
 
 __all__ = ["Endpoint", "load_endpoint", "load_in_cluster", "load_kubeconfig", "merged_config"]
 
-IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+IN_CLUSTER = Path(SERVICE_ACCOUNT_FOLDER)
 _MOST_BYTES = 16 << 20  # of a kubeconfig
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from dray.api.media_types import JSON_TYPE
 from dray.client.change_log import ChangeLog
 from dray.client.endpoint import Endpoint, Secret
 from dray.client.errors import KubeconfigError, TransportError, error_from
@@ -24,7 +25,6 @@ from dray.client.wire import MOST_BODY, Connection, ConnectionLost, open_connect
 
 log = logging.getLogger("dray.client")
 
-JSON = "application/json"
 _UNAUTHORIZED = 401
 _FORCE_EVERY = 5.0  # seconds between renewals because of a 401: plugins may be slow
 _KEEP_IDLE = 60.0  # seconds; API servers close idle connections after 90
@@ -37,7 +37,7 @@ class Request:
     method: str
     target: str  # path and query, already quoted
     body: bytes | None = None
-    content_type: str = JSON
+    content_type: str = JSON_TYPE
     stream: bool = False  # hand out the body in pieces
     timeout: float | None = 60.0  # seconds until the whole answer is there; None means: no limit
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class HttpTransport:
         self._lines = {
             "Host": parts.netloc.rpartition("@")[2],
             "User-Agent": user_agent,
-            "Accept": JSON,
+            "Accept": JSON_TYPE,
             **(headers or {}),
         }
         if endpoint.proxy is not None and not self._is_tls:

@@ -19,12 +19,11 @@ import msgspec
 from dray.api.core import Pod, PodGroup, PodResourceClaim
 from dray.api.meta import ObjectMeta
 from dray.api.resource import ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate
+from dray.api.well_known import CLAIM_FINALIZER, POD_CLAIM_ANNOTATION
 from dray.client import STRATEGIC_PATCH, Invalid, NotFound, change_metadata, key_of
 from dray.client.resources import CLAIM_TEMPLATES, CLAIMS, POD_GROUPS, PODS
 from dray.control.reconciling import Caches, Clock, Controller, ignoring_absence, utc_now
 
-FINALIZER = "resource.kubernetes.io/delete-protection"
-POD_CLAIM_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 FIELD_MANAGER = "ResourceClaimController"
 MAX_GENERATED_BASE = 57  # leaves room for the dash and five random letters in 63
 
@@ -68,7 +67,7 @@ def claim_from_template(
         "generateName": claim_base_name(owner.name, entry),
         "namespace": owner.namespace,
         "annotations": annotations,
-        "finalizers": [FINALIZER],
+        "finalizers": [CLAIM_FINALIZER],
         "ownerReferences": [
             {
                 "apiVersion": owner_version,
@@ -399,7 +398,7 @@ class ClaimController(Controller):
         valid = [
             reference for reference in claim.status.reserved_for if await self._is_live(claim, reference)
         ]
-        protected = FINALIZER in claim.metadata.finalizers
+        protected = CLAIM_FINALIZER in claim.metadata.finalizers
         released = len(valid) < len(claim.status.reserved_for)
         deleting = claim.metadata.deletion_timestamp is not None
         current = claim
@@ -435,7 +434,7 @@ class ClaimController(Controller):
             if answer is None or answer.get("kind") != "ResourceClaim":
                 return  # gone, or the watch will tell
             claim = msgspec.convert(answer, ResourceClaim)
-        if FINALIZER in claim.metadata.finalizers and meta.uid not in self._let_go:
+        if CLAIM_FINALIZER in claim.metadata.finalizers and meta.uid not in self._let_go:
             await self._remove_finalizer(claim)
             # Until the watch shows that it is gone the claim would be looked at again.
             self._let_go.add(meta.uid)
@@ -487,20 +486,20 @@ class ClaimController(Controller):
         meta = claim.metadata
         precondition = {"resourceVersion": meta.resource_version}
         patch: dict[str, Any] = {
-            "metadata": {**precondition, "$deleteFromPrimitiveList/finalizers": [FINALIZER]}
+            "metadata": {**precondition, "$deleteFromPrimitiveList/finalizers": [CLAIM_FINALIZER]}
         }
         try:
             await ignoring_absence(
                 self.client.patch(CLAIMS, meta.name, patch, meta.namespace, kind=STRATEGIC_PATCH)
             )
         except Invalid:
-            rest = [name for name in meta.finalizers if name != FINALIZER]
+            rest = [name for name in meta.finalizers if name != CLAIM_FINALIZER]
             patch = {"metadata": {**precondition, "finalizers": rest or None}}
             try:
                 await ignoring_absence(self.client.patch(CLAIMS, meta.name, patch, meta.namespace))
             except Invalid:
                 await ignoring_absence(
-                    change_metadata(self.client, CLAIMS, meta, without_finalizers=[FINALIZER])
+                    change_metadata(self.client, CLAIMS, meta, without_finalizers=[CLAIM_FINALIZER])
                 )
 
     async def _delete_when_owner_is_done(self, claim: ResourceClaim) -> None:

@@ -23,14 +23,13 @@ from typing import Any
 
 from dray.api.kinds import KINDS
 from dray.api.meta import ObjectMeta, OwnerReference, View
+from dray.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 from dray.client import Client, ClientError, Conflict, Informer, NotFound
 from dray.client.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from dray.control.reconciling import Caches, Clock, Controller, utc_now
 
 log = logging.getLogger("dray.control")
 
-FOREGROUND = "foregroundDeletion"
-ORPHAN = "orphan"
 GRACE_WITH_FINALIZERS = 1.0  # seconds for those who hold an object to let go before it is deleted
 REDISCOVERY = 30.0  # seconds between looks for new resources (custom kinds)
 
@@ -235,7 +234,7 @@ class GarbageCollector(Controller):
                     self._puzzles.add(node.meta.uid)
                 gone = await self._is_gone(owner, node.meta.namespace)
                 (absent if gone else solid).append(owner)
-            elif known.meta.deletion_timestamp is not None and FOREGROUND in known.meta.finalizers:
+            elif known.meta.deletion_timestamp is not None and FOREGROUND_FINALIZER in known.meta.finalizers:
                 waiting.append(owner)
             else:
                 solid.append(owner)
@@ -306,15 +305,15 @@ class GarbageCollector(Controller):
 
     async def _finish_deletion(self, node: Node) -> None:
         finalizers = node.meta.finalizers
-        if ORPHAN in finalizers:
+        if ORPHAN_FINALIZER in finalizers:
             for uid in list(self.dependents.get(node.meta.uid, ())):
                 dependent = self.nodes.get(uid)
                 if dependent is not None:
                     await self._drop_references(dependent, {node.meta.uid})
             await self._patch_meta(
-                node, {"finalizers": [name for name in finalizers if name != ORPHAN] or None}
+                node, {"finalizers": [name for name in finalizers if name != ORPHAN_FINALIZER] or None}
             )
-        elif FOREGROUND in finalizers:
+        elif FOREGROUND_FINALIZER in finalizers:
             blockers = 0
             for uid in list(self.dependents.get(node.meta.uid, ())):
                 dependent = self.nodes.get(uid)
@@ -329,7 +328,8 @@ class GarbageCollector(Controller):
             if not blockers:
                 try:
                     await self._patch_meta(
-                        node, {"finalizers": [name for name in finalizers if name != FOREGROUND] or None}
+                        node,
+                        {"finalizers": [name for name in finalizers if name != FOREGROUND_FINALIZER] or None},
                     )
                 except Conflict:
                     self.enqueue(node.meta.uid, 0.1)

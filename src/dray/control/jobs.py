@@ -10,6 +10,7 @@ from typing import Any
 from dray.api.core import Node, Pod, Taint, Toleration
 from dray.api.meta import Condition, LabelSelector, NodeSelectorTerm, ObjectMeta, View
 from dray.api.times import format_time, parse_time
+from dray.api.well_known import JOB_CONTROLLER_UID_LABEL, JOB_NAME_LABEL
 from dray.client import key_of
 from dray.client.resources import DAEMON_SETS, JOBS, NODES, PODS
 from dray.control.pods import (
@@ -216,8 +217,8 @@ class JobController(Controller):
             body = pod_from_template(job.spec.template, JOBS, job.metadata)
             labels = body["metadata"].setdefault("labels", {})
             labels |= {
-                "batch.kubernetes.io/job-name": job.metadata.name,
-                "batch.kubernetes.io/controller-uid": job.metadata.uid,
+                JOB_NAME_LABEL: job.metadata.name,
+                JOB_CONTROLLER_UID_LABEL: job.metadata.uid,
                 "job-name": job.metadata.name,
                 "controller-uid": job.metadata.uid,
             }

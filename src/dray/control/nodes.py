@@ -21,8 +21,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from dray.api.core import Node, Pod, Taint
+from dray.api.media_types import STRATEGIC_PATCH
 from dray.api.meta import ObjectMeta, View
 from dray.api.times import format_time, parse_time
+from dray.api.well_known import NOT_READY_KEY, REGION_LABEL, UNREACHABLE_KEY, UNSCHEDULABLE_KEY, ZONE_LABEL
 from dray.client import ClientError, Conflict, NotFound, key_of
 from dray.client.resources import LEASES, NODES, PODS
 from dray.control.node_health import Disruption, NodeState, NoExecute, ServerAvailability
@@ -37,14 +39,11 @@ from dray.control.reconciling import (
 )
 from dray.scheduler.selecting import tolerates
 
-NOT_READY = "node.kubernetes.io/not-ready"
-UNREACHABLE = "node.kubernetes.io/unreachable"
-UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 LEASE_NAMESPACE = "kube-node-lease"
 LOST_NODE_GRACE = 10.0  # seconds; a node must be gone this long before its pods are
 MONITOR = "monitor"  # the key of the round that looks at the server and at all nodes
-_ZONE_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+_ZONE_LABELS = (REGION_LABEL, ZONE_LABEL)
 
 log = logging.getLogger("dray.control")
 
@@ -84,17 +83,17 @@ def wanted_taints(node: Node, ready: str, no_execute: NoExecute = NoExecute.ADD)
     """Return the lifecycle taints a node should carry, given its Ready status."""
     taints = []
     if ready != "True":
-        key = UNREACHABLE if ready == "Unknown" else NOT_READY
+        key = UNREACHABLE_KEY if ready == "Unknown" else NOT_READY_KEY
         taints.append(Taint(key=key, effect="NoSchedule"))
         # A node that goes from not-ready to unreachable keeps being evicted.
         is_evicting = any(
-            taint.key in (UNREACHABLE, NOT_READY) and taint.effect == "NoExecute"
+            taint.key in (UNREACHABLE_KEY, NOT_READY_KEY) and taint.effect == "NoExecute"
             for taint in node.spec.taints
         )
         if no_execute is NoExecute.ADD or (no_execute is NoExecute.KEEP and is_evicting):
             taints.append(Taint(key=key, effect="NoExecute"))
     if node.spec.unschedulable:
-        taints.append(Taint(key=UNSCHEDULABLE, effect="NoSchedule"))
+        taints.append(Taint(key=UNSCHEDULABLE_KEY, effect="NoSchedule"))
     return taints
 
 
@@ -102,7 +101,7 @@ def merged_taints(
     node: Node, ready: str, now: datetime, no_execute: NoExecute = NoExecute.ADD
 ) -> list[dict[str, Any]] | None:
     """Return the node's taints with the lifecycle ones corrected, or None when they are right already."""
-    ours = {NOT_READY, UNREACHABLE, UNSCHEDULABLE}
+    ours = {NOT_READY_KEY, UNREACHABLE_KEY, UNSCHEDULABLE_KEY}
     wanted = {(taint.key, taint.effect) for taint in wanted_taints(node, ready, no_execute)}
     have = {(taint.key, taint.effect) for taint in node.spec.taints if taint.key in ours}
     if wanted == have:
@@ -314,7 +313,7 @@ class NodeLifecycle(Controller):
                 NODES,
                 node.metadata.name,
                 patch,
-                kind="application/strategic-merge-patch+json",
+                kind=STRATEGIC_PATCH,
                 subresource="status",
             )
         )
@@ -380,7 +379,7 @@ class NodeLifecycle(Controller):
                 meta.name,
                 {"metadata": {"uid": meta.uid}, "status": status},
                 meta.namespace,
-                kind="application/strategic-merge-patch+json",
+                kind=STRATEGIC_PATCH,
                 subresource="status",
             )
         )

@@ -16,13 +16,13 @@ from dray.api.core import Container, Pod
 from dray.api.meta import ObjectMeta, View
 from dray.api.quantity import Quantity, parse_quantity
 from dray.api.resource import DeviceClass, ResourceClaim
+from dray.api.well_known import DEVICE_CLASS_RESOURCE_PREFIX, EXTENDED_CLAIM_ANNOTATION
 from dray.client import NotFound, key_of
 from dray.client.resources import CLAIMS, DEVICE_CLASSES, PODS, RESOURCE_QUOTAS
 from dray.control.collecting import Partial, discover
 from dray.control.reconciling import Caches, Clock, Controller, ignoring_absence, utc_now
 
 ALL_MODE_CHARGE = 32  # what an All request may take at most
-EXTENDED_CLAIM = "resource.kubernetes.io/extended-resource-claim"
 CLAIM_COUNT = "count/resourceclaims.resource.k8s.io"
 RECOUNT = 30.0  # seconds between counts of objects that no cache follows
 ZERO = parse_quantity("0")
@@ -90,7 +90,7 @@ def claim_charges(
     for class_name, count in per_class.items():
         amount = parse_quantity(count)
         charges[f"{class_name}.deviceclass.resource.k8s.io/devices"] = amount
-        extended[f"requests.deviceclass.resource.kubernetes.io/{class_name}"] = amount
+        extended[f"requests.{DEVICE_CLASS_RESOURCE_PREFIX}{class_name}"] = amount
         found = classes.get(class_name)
         if found is not None and found.spec.extended_resource_name:
             name = f"requests.{found.spec.extended_resource_name}"
@@ -231,7 +231,7 @@ class QuotaController(Controller):
             if claim.metadata.namespace != namespace:
                 continue
             pod: Amounts | None = None
-            if (claim.metadata.annotations or {}).get(EXTENDED_CLAIM) == "true":
+            if (claim.metadata.annotations or {}).get(EXTENDED_CLAIM_ANNOTATION) == "true":
                 owner = next((entry for entry in claim.metadata.owner_references if entry.controller), None)
                 pod = pods.get(owner.uid) if owner is not None else None
             yield claim_charges(claim, self.classes.items, pod)

@@ -31,6 +31,7 @@ from typing import Any
 import msgspec
 
 from dray.api.resource import AllocatedDeviceStatus, ResourceClaim
+from dray.api.well_known import POD_CLAIM_ANNOTATION
 from dray.client.errors import ClientError, NotFound, ServerFailed, TransportError
 from dray.driver.contract import (
     AllocatedDevice,
@@ -47,7 +48,6 @@ from dray.driver.state import RecordedClaim, RecordedDevice, StateFile
 
 log = logging.getLogger("dray.driver")
 
-POD_CLAIM_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
 Steps = Callable[[str], None]  # told of each step that was completed; tests use it to die there
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from dray.api.quantity import parse_quantity
 from dray.api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceCapacity
+from dray.api.well_known import NUMA_NODE
 from dray.driver import (
     AllocatedDevice,
     ClaimRequest,
@@ -29,7 +30,7 @@ from dray.driver import (
     PreparedClaim,
     PreparedDevice,
 )
-from dray.drivers.hardware.devices import NUMA_NODE, number, truth
+from dray.drivers.hardware.devices import number, truth
 from dray.drivers.sysfs import format_cpu_list, parse_cpu_list, read_int, read_text
 
 NAME = "dra.cpu"

@@ -14,6 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from dray.api.times import format_microtime, format_time
+from dray.api.well_known import (
+    ARCH_LABEL,
+    BETA_ARCH_LABEL,
+    BETA_OS_LABEL,
+    HOSTNAME_LABEL,
+    NOT_READY_KEY,
+    OS_LABEL,
+)
 from dray.client import AlreadyExists, Client, ClientError, Conflict, Forbidden, NotFound
 from dray.client.resources import LEASES, NAMESPACES, NODES, SLICES
 
@@ -24,7 +32,6 @@ LEASE_SECONDS = 40
 RENEW_SECONDS = 10.0
 STATUS_SECONDS = 10.0  # how often the status is compared with the server's copy
 STATUS_REPEAT_SECONDS = 300.0  # how often it is written though nothing changed
-NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 KUBELET_VERSION = "v1.37.0-dray"
 
 
@@ -64,11 +71,11 @@ def node_labels(name: str) -> dict[str, str]:
     """Return the labels that every node has."""
     arch = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     return {
-        "kubernetes.io/hostname": name,
-        "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": arch,
-        "beta.kubernetes.io/os": "linux",
-        "beta.kubernetes.io/arch": arch,
+        HOSTNAME_LABEL: name,
+        OS_LABEL: "linux",
+        ARCH_LABEL: arch,
+        BETA_OS_LABEL: "linux",
+        BETA_ARCH_LABEL: arch,
     }
 
 
@@ -122,7 +129,7 @@ class Membership:
         for _ in range(5):
             node = await self._client.get(NODES, self.facts.name)
             taints = node.get("spec", {}).get("taints") or []
-            kept = [taint for taint in taints if taint.get("key") != NOT_READY_TAINT]
+            kept = [taint for taint in taints if taint.get("key") != NOT_READY_KEY]
             if kept == taints:
                 return
             patch = {

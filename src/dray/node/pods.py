@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from dray.api.cdi import CdiError
+from dray.api.media_types import MERGE_PATCH
 from dray.api.podspec import LifecycleHandler, RunContainer, RunPod
 from dray.api.times import format_time
 from dray.client import Client, ClientError, Conflict, Invalid, NotFound
@@ -398,7 +399,7 @@ class PodRunner:
                     PODS.path(pod.metadata.namespace, pod.metadata.name, "status"),
                     body,
                     view=None,
-                    content_type="application/merge-patch+json",
+                    content_type=MERGE_PATCH,
                 )
                 known.last_sent = digest
                 pause = 0.1

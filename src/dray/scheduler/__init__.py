@@ -4,9 +4,9 @@ The door of the room. All of it is pure: time comes in as an argument, nothing h
 reads a clock, a socket or a file. docs/scheduler.md tells the story.
 """
 
+from dray.api.well_known import CLAIM_FINALIZER as FINALIZER
 from dray.scheduler.amounts import pod_requests
 from dray.scheduler.claims import (
-    FINALIZER,
     Binding,
     NotReady,
     PodClaims,

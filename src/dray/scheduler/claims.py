@@ -24,8 +24,6 @@ from dray.api.resource import (
 from dray.scheduler.selecting import matches_node
 
 MAX_RESERVATIONS = 256  # entries of status.reservedFor
-FINALIZER = "resource.kubernetes.io/delete-protection"
-EXTENDED_RESOURCE_CLAIM = "resource.kubernetes.io/extended-resource-claim"
 
 Lookup = Callable[[str], ResourceClaim | None]  # by namespace/name
 

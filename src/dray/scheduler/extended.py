@@ -34,11 +34,10 @@ from dray.api.resource import (
     ResourceClaim,
     ResourceClaimSpec,
 )
+from dray.api.well_known import DEVICE_CLASS_RESOURCE_PREFIX, EXTENDED_CLAIM_ANNOTATION
 from dray.scheduler.amounts import amount_of, container_requests, is_sidecar
-from dray.scheduler.claims import EXTENDED_RESOURCE_CLAIM
 from dray.scheduler.state import ClusterState
 
-IMPLICIT_PREFIX = "deviceclass.resource.kubernetes.io/"
 IN_MEMORY_NAME = "<extended-resources>"  # no valid name, so it can meet no real claim
 _LONGEST_NAME = 63  # as the server keeps to when it makes names
 _MARK = 10  # characters of a name that stand for the pod's uid
@@ -77,8 +76,8 @@ class ExtendedResources:
 
     def class_of(self, resource: str) -> str | None:
         """Return the class behind a resource, None when there is none."""
-        if resource.startswith(IMPLICIT_PREFIX):
-            name = resource.removeprefix(IMPLICIT_PREFIX)
+        if resource.startswith(DEVICE_CLASS_RESOURCE_PREFIX):
+            name = resource.removeprefix(DEVICE_CLASS_RESOURCE_PREFIX)
             return name if name in self._classes else None
         return self._by_resource.get(resource)
 
@@ -195,7 +194,7 @@ def _claim(pod: Pod, requests: list[DeviceRequest]) -> ResourceClaim:
             generate_name=f"{meta.name}-extended-resources-",
             namespace=meta.namespace,
             uid=f"extended:{meta.uid}",  # stands for the claim in bookings until the server gives it a real one
-            annotations={EXTENDED_RESOURCE_CLAIM: "true"},
+            annotations={EXTENDED_CLAIM_ANNOTATION: "true"},
             owner_references=[owner],
         ),
         spec=ResourceClaimSpec(devices=DeviceClaim(requests=requests)),
@@ -210,7 +209,7 @@ def special_name(pod: Pod) -> str:
 
 def special_owner(claim: ResourceClaim) -> str | None:
     """Return the uid of the pod for whose extended resources a claim was made, None for other claims."""
-    if (claim.metadata.annotations or {}).get(EXTENDED_RESOURCE_CLAIM) != "true":
+    if (claim.metadata.annotations or {}).get(EXTENDED_CLAIM_ANNOTATION) != "true":
         return None
     return next((owner.uid for owner in claim.metadata.owner_references if owner.controller), None)
 

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dray.api.core import Taint, Toleration
 from dray.api.label_selectors import compares, holds
 from dray.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from dray.api.well_known import UNSCHEDULABLE_KEY
 
 Labels = Mapping[str, str]
 
 NO_SCHEDULE = "NoSchedule"
 NO_EXECUTE = "NoExecute"
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
-UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
+UNSCHEDULABLE_TAINT = Taint(key=UNSCHEDULABLE_KEY, effect=NO_SCHEDULE)
 
 
 def _field_holds(need: NodeSelectorRequirement, node_name: str) -> bool:

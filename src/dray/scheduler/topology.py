@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from dray.api.resource import DeviceConstraint, ResourceClaim
+from dray.api.well_known import NUMA_NODE, PCIE_ROOT
 
-CLOSENESS = ("resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode")  # the closer first
+CLOSENESS = (PCIE_ROOT, NUMA_NODE)  # the closer first
 
 
 def wishes(claims: Sequence[ResourceClaim]) -> Iterator[tuple[bytes, Sequence[ResourceClaim]]]:

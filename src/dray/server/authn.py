@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
 
+from dray.api.well_known import CREDENTIAL_ID_EXTRA
 from dray.server.errors import unauthorized
 from dray.server.pki import Identity, identity_of
 from dray.server.requests import Request
@@ -34,7 +35,6 @@ __all__ = ["ANONYMOUS", "AUTHENTICATED_GROUP", "Authenticator", "TokenFileError"
 AUTHENTICATED_GROUP = "system:authenticated"
 UNAUTHENTICATED_GROUP = "system:unauthenticated"
 ANONYMOUS = User("system:anonymous", groups=(UNAUTHENTICATED_GROUP,))
-CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
 CACHED_CERTIFICATES = 4096
 
 
@@ -133,7 +133,7 @@ class Authenticator:
                 return None
             if len(self._identities) >= CACHED_CERTIFICATES:
                 self._identities.clear()
-            credential = {CREDENTIAL_ID: (f"X509SHA256={identity.fingerprint}",)}
+            credential = {CREDENTIAL_ID_EXTRA: (f"X509SHA256={identity.fingerprint}",)}
             user = _authenticated(User(identity.name, identity.uid, identity.groups, credential))
             known = self._identities[der] = (identity, user)
         identity, user = known

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from dray.api.kinds import RBAC
 from dray.api.validation.fields import FieldError
 from dray.api.validation.fields import forbidden as forbidden_field
+from dray.api.well_known import NODE_NAME_EXTRA
 from dray.server.errors import ApiError, forbidden, not_found
 from dray.server.node_authz import NodeAuthorizer, node_name_of
 from dray.server.rbac import SERVICE_ACCOUNT_PREFIX, RoleIndex, Rule, describe_missing, missing_rights
@@ -38,7 +39,6 @@ MASTERS_GROUP = "system:masters"
 REMEMBERED_ANSWERS = 20_000
 # Longer questions are answered but not remembered: strangers choose paths and names.
 LONGEST_REMEMBERED = 512  # letters
-NODE_NAME_EXTRA = "authentication.kubernetes.io/node-name"
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dray.api.kinds import Kind, kind_of, kind_of_plural
+from dray.api.well_known import NAMESPACE_NAME_LABEL
 from dray.server.calls import World
 from dray.server.objects import Objects, key_of
 from dray.server.rbac_bootstrap import bootstrap_objects, reconciled
@@ -67,7 +68,7 @@ def _namespaces() -> list[tuple[Kind, Object]]:
         (
             kind,
             {
-                "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}},
+                "metadata": {"name": name, "labels": {NAMESPACE_NAME_LABEL: name}},
                 "spec": {"finalizers": ["kubernetes"]},
                 "status": {"phase": "Active"},
             },

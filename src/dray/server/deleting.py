@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from dray.api.kinds import Kind
 from dray.api.times import format_time, parse_time
+from dray.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 from dray.server import errors, pods
 from dray.server.calls import Call, World
 from dray.server.objects import Objects, key_of, storage_of
@@ -21,8 +22,6 @@ from dray.server.reader import Object
 from dray.server.store import Record, WriteConflict
 from dray.server.strategies import Strategy, strategy_of
 from dray.server.writing import MOST_ATTEMPTS, Admission
-
-_ORPHAN, _FOREGROUND = "orphan", "foregroundDeletion"
 
 
 @dataclass(slots=True)
@@ -201,13 +200,13 @@ def finalizers_after(obj: Object, strategy: Strategy, options: DeleteOptions) ->
     elif options.propagation_policy is not None:
         orphan = options.propagation_policy == "Orphan"
         foreground = options.propagation_policy == "Foreground"
-    elif _ORPHAN in finalizers or _FOREGROUND in finalizers:
-        orphan, foreground = _ORPHAN in finalizers, _FOREGROUND in finalizers
+    elif ORPHAN_FINALIZER in finalizers or FOREGROUND_FINALIZER in finalizers:
+        orphan, foreground = ORPHAN_FINALIZER in finalizers, FOREGROUND_FINALIZER in finalizers
     else:
         orphan, foreground = strategy.dependents == "orphan", False
-    wanted = [name for name in finalizers if name not in (_ORPHAN, _FOREGROUND)]
-    wanted += [_ORPHAN] if orphan else []
-    wanted += [_FOREGROUND] if foreground else []
+    wanted = [name for name in finalizers if name not in (ORPHAN_FINALIZER, FOREGROUND_FINALIZER)]
+    wanted += [ORPHAN_FINALIZER] if orphan else []
+    wanted += [FOREGROUND_FINALIZER] if foreground else []
     return finalizers if set(wanted) == set(finalizers) else wanted
 
 

@@ -24,14 +24,14 @@ from typing import Any
 import msgspec
 
 from dray.api.kinds import GROUP_VERSIONS, KINDS, Kind, Subresource
+from dray.api.media_types import JSON_TYPE, PROTOBUF_TYPE, YAML_TYPE
 from dray.server.errors import ApiError, not_acceptable
-from dray.server.requests import JSON_TYPE, Request, Response
+from dray.server.requests import Request, Response
 
 __all__ = ["Discovery", "storage_version_hash", "version_document"]
 
-AGGREGATED_TYPE = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-YAML_TYPE = "application/yaml"
-MEDIA_TYPES = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+AGGREGATED_TYPE = f"{JSON_TYPE};g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+MEDIA_TYPES = f"{JSON_TYPE}, {YAML_TYPE}, {PROTOBUF_TYPE}"
 OTHER_PATHS = (
     "/healthz",
     "/livez",

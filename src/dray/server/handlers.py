@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from dray.api.media_types import JSON_TYPE, YAML_TYPE
 from dray.api.schema import Type, schema_of
 from dray.server import errors
 from dray.server.bodies import member, not_an_object, parse_body, read_object
@@ -18,7 +19,7 @@ from dray.server.calls import Call, World
 from dray.server.deleting import Deleter
 from dray.server.encoding import encode, encode_yaml
 from dray.server.large_requests import compute
-from dray.server.negotiation import JSON_TYPE, YAML_TYPE, Representation, negotiate
+from dray.server.negotiation import Representation, negotiate
 from dray.server.objects import Objects, key_of
 from dray.server.options import DeleteOptions, delete_options, list_options, write_options
 from dray.server.reader import Object

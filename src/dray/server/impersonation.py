@@ -25,8 +25,9 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from dray.api.kinds import AUTHENTICATION
+from dray.api.well_known import NODE_NAME_EXTRA
 from dray.server.authn import ANONYMOUS, AUTHENTICATED_GROUP, UNAUTHENTICATED_GROUP
-from dray.server.authz import NODE_NAME_EXTRA, Attributes, Authorizer
+from dray.server.authz import Attributes, Authorizer
 from dray.server.errors import ApiError, bad_request
 from dray.server.node_authz import NODE_USER_PREFIX, NODES_GROUP
 from dray.server.rbac import SERVICE_ACCOUNT_PREFIX

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dray.api.kinds import META
+from dray.api.media_types import JSON_TYPE, PROTOBUF_TYPE
+from dray.api.media_types import YAML_TYPE as YAML_TYPE  # for `bodies`
 from dray.server import errors
 
-JSON_TYPE = "application/json"
-YAML_TYPE = "application/yaml"
-PROTOBUF_TYPE = "application/vnd.kubernetes.protobuf"  # read, not written
 _READABLE = {JSON_TYPE: JSON_TYPE, YAML_TYPE: YAML_TYPE}
 _LISTED = ", ".join(_READABLE)
 

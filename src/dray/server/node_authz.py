@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dray.api.well_known import MIRROR_POD_ANNOTATION
 from dray.server.rbac import Rule
 from dray.server.reader import Object, Reader
 from dray.server.tokens import User
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 NODE_USER_PREFIX = "system:node:"
 NODES_GROUP = "system:nodes"
 LEASE_NAMESPACE = "kube-node-lease"
-MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
 Reference = tuple[str, str]  # resource, name; in the namespace of the pod
 
@@ -111,7 +111,7 @@ class NodeAuthorizer:
         node = (pod.get("spec") or {}).get("nodeName", "")
         if node:
             # A node makes its mirror pods itself, so they must not open anything to it.
-            mirrors = MIRROR_ANNOTATION in (pod["metadata"].get("annotations") or {})
+            mirrors = MIRROR_POD_ANNOTATION in (pod["metadata"].get("annotations") or {})
             self._pods.setdefault(node, {})[key] = frozenset(() if mirrors else references_of(pod))
             self._node_of_pod[key] = node
 

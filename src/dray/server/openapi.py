@@ -27,6 +27,7 @@ import msgspec
 
 from dray import __version__
 from dray.api.kinds import KINDS, Kind
+from dray.api.media_types import JSON_TYPE
 from dray.server.discovery import Discovery
 from dray.server.errors import not_acceptable
 from dray.server.openapi_enums import enumerations
@@ -39,7 +40,7 @@ from dray.server.openapi_schemas import (
     list_schema,
 )
 from dray.server.openapi_v2 import to_v2
-from dray.server.requests import JSON_TYPE, Request, Response
+from dray.server.requests import Request, Response
 
 Document = dict[str, Any]
 CustomSchema = Callable[[Kind, str], Schema | None]

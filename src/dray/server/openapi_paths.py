@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from dray.api.kinds import Kind, Subresource
+from dray.api.media_types import APPLY_PATCH, JSON_PATCH, JSON_TYPE, MERGE_PATCH, STRATEGIC_PATCH, YAML_TYPE
 from dray.api.schema import schema_of
 from dray.server.openapi_schemas import DELETE_OPTIONS, PATCH, STATUS, WATCH_EVENT, definition_name, reference
 
@@ -17,10 +18,10 @@ Operation = dict[str, Any]
 Paths = dict[str, Operation]
 
 _PATCH_TYPES = (
-    "application/apply-patch+yaml",
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
+    APPLY_PATCH,
+    JSON_PATCH,
+    MERGE_PATCH,
+    STRATEGIC_PATCH,
 )
 _CONNECTING = {"attach", "exec", "portforward", "proxy"}
 
@@ -276,5 +277,5 @@ class _KindPaths:
 
 def _answer(description: str, schema: str) -> Operation:
     content = {"schema": reference(schema) if schema else {"type": "string"}}
-    types = ("application/json", "application/yaml") if schema else ("text/plain",)
+    types = (JSON_TYPE, YAML_TYPE) if schema else ("text/plain",)
     return {"description": description, "content": dict.fromkeys(types, content)}

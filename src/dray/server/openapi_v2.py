@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from dray.api.media_types import JSON_TYPE, YAML_TYPE
 from dray.server.openapi_schemas import REFERENCE
 
 _METHODS = ("get", "put", "post", "delete", "patch")
@@ -80,7 +81,7 @@ def _path_item(item: dict[str, Any]) -> dict[str, Any]:
 def _operation(operation: dict[str, Any]) -> dict[str, Any]:
     converted = {k: v for k, v in operation.items() if k not in ("parameters", "requestBody", "responses")}
     parameters = [_parameter(parameter) for parameter in operation.get("parameters", ())]
-    converted["consumes"], converted["produces"] = ["*/*"], ["application/json", "application/yaml"]
+    converted["consumes"], converted["produces"] = ["*/*"], [JSON_TYPE, YAML_TYPE]
     converted["schemes"] = ["https"]
     body = operation.get("requestBody")
     if body:

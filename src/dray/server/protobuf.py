@@ -20,8 +20,9 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
+from dray.api.media_types import PROTOBUF_TYPE as MEDIA_TYPE
 from dray.api.parsing import ParseError, load_json
-from dray.api.protobuf import MAGIC, MEDIA_TYPE, OBJECT, ProtobufError, read_field, read_varint
+from dray.api.protobuf import MAGIC, OBJECT, ProtobufError, read_field, read_varint
 from dray.api.raw_json import RawJson
 from dray.api.schema import LIST, MAP, STRUCT, Field, Type
 from dray.api.times import format_microtime, format_time

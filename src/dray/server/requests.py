@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import msgspec
 from yarl import URL
 
-JSON_TYPE = "application/json"
+from dray.api.media_types import JSON_TYPE
 
 # Sent with every answer that does not say otherwise: what the API tells one caller must not
 # be kept for another, and nothing here is to be taken for a script.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from dray.api.kinds import Kind, kind_of
 from dray.api.validation.equality import is_same
+from dray.api.well_known import NAMESPACE_NAME_LABEL
 from dray.server import pods, workloads
 from dray.server.reader import Object
 
@@ -51,7 +52,7 @@ def _namespace(new: Object, old: Object | None, now: str) -> None:
     # Generated names are known only now, after defaults were set.
     metadata["labels"] = {
         **(metadata.get("labels") or {}),
-        "kubernetes.io/metadata.name": metadata.get("name") or "",
+        NAMESPACE_NAME_LABEL: metadata.get("name") or "",
     }
     if old is None:
         new["status"] = {"phase": "Active"}

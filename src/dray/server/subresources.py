@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dray.api.kinds import kind_of
+from dray.api.media_types import JSON_TYPE
 from dray.api.schema import schema_of
 from dray.api.validation.fields import FieldError, invalid, not_supported, required
 from dray.server import errors, pods
@@ -147,7 +148,7 @@ class Subresources:
         if route.verb == "patch":
             patcher_options = write_options(call.request, "PatchOptions", is_patch=True)
             media_type = self._patcher.media_type(call)
-            patch = await compute(call.size, parse_body, None, call.request.body, "application/json")
+            patch = await compute(call.size, parse_body, None, call.request.body, JSON_TYPE)
 
             def wanted_of(old: Object) -> Object:
                 return self._patcher.apply_to(

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from dray.api.times import format_time, parse_time
 from dray.api.validation.fields import invalid as invalid_field
+from dray.api.well_known import CREDENTIAL_ID_EXTRA
 from dray.server.errors import bad_request, conflict, invalid, not_found
 from dray.server.reader import Object, Reader
 
@@ -280,7 +281,7 @@ class TokenVerifier:
             raise TokenRefused(f"service account {namespace}/{reference['name']} has been deleted")
         extra: dict[str, tuple[str, ...]] = {}
         if claims.get("jti"):
-            extra[f"{_EXTRA}credential-id"] = (f"JTI={claims['jti']}",)
+            extra[CREDENTIAL_ID_EXTRA] = (f"JTI={claims['jti']}",)
         pod_bound = "pod" in private
         for resource, claim, namespaced in _BINDABLE.values():
             bound = private.get(claim)

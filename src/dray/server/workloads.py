@@ -10,11 +10,12 @@ import uuid
 from typing import Any
 
 from dray.api.validation.equality import is_same
+from dray.api.well_known import JOB_CONTROLLER_UID_LABEL, JOB_NAME_LABEL
 from dray.server.reader import Object
 
 _TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
-_JOB_NAME = ("batch.kubernetes.io/job-name", "job-name")
-_CONTROLLER_UID = ("batch.kubernetes.io/controller-uid", "controller-uid")
+_JOB_NAME = (JOB_NAME_LABEL, "job-name")
+_CONTROLLER_UID = (JOB_CONTROLLER_UID_LABEL, "controller-uid")
 
 
 def prepare_job(new: Object, old: Object | None, now: str) -> None:

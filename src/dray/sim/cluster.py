@@ -26,6 +26,7 @@ from dray.api.resource import (
     ResourceClaimConsumerReference,
     ResourceClaimStatus,
 )
+from dray.api.well_known import HOSTNAME_LABEL
 from dray.client import key_of
 from dray.drivers.hardware import Profile, device_classes, pool_slices
 from dray.scheduler import (
@@ -175,7 +176,7 @@ class OfflineCluster:
     def add_hardware(self, profile: Profile, name: str) -> Node:
         """Add a node with a profile's hardware, as it would join the cluster."""
         node = Node(
-            metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name, **profile.labels}),
+            metadata=ObjectMeta(name=name, labels={HOSTNAME_LABEL: name, **profile.labels}),
             status=NodeStatus(
                 capacity=dict(profile.allocatable),
                 allocatable=dict(profile.allocatable),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from dray.api.core import Node, NodeStatus
 from dray.api.meta import Condition, ObjectMeta
+from dray.api.well_known import HOSTNAME_LABEL
 from dray.drivers.hardware import Profile, ProfileError, device_classes, load_profile, pool_slices
 from dray.sim.snapshot import Snapshot
 
@@ -37,7 +38,7 @@ def parse_hardware(texts: Iterable[str]) -> list[tuple[Profile, int]]:
 def hardware_node(profile: Profile, name: str) -> Node:
     """Return the node that a machine with this hardware would register."""
     return Node(
-        metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name, **profile.labels}),
+        metadata=ObjectMeta(name=name, labels={HOSTNAME_LABEL: name, **profile.labels}),
         status=NodeStatus(
             capacity=dict(profile.allocatable),
             allocatable=dict(profile.allocatable),

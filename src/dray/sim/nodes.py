@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dray.api.well_known import HOSTNAME_LABEL
 from dray.client import Client
 from dray.driver import Driver, DriverError, Settings, serving_driver
 from dray.drivers.hardware import Profile
@@ -93,7 +94,7 @@ async def host_node(plan: NodePlan, places: Places, ready: asyncio.Semaphore | N
         root=root,
         runtime=plan.runtime,
         cdi_dirs=[cdi],
-        labels={"kubernetes.io/hostname": plan.name, **plan.labels},
+        labels={HOSTNAME_LABEL: plan.name, **plan.labels},
         capacity=plan.profile.allocatable if plan.profile is not None else None,
         client_ca=places.client_ca,
     )

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dray.api.well_known import ADMIN_ACCESS_LABEL, PCIE_ROOT
+
 Object = dict[str, Any]
 
 NAMESPACE = "demo"
@@ -170,7 +172,7 @@ def the_tour() -> Tour:
                 "rdma",
                 [request("gpu", "gpu.nvidia.com", where=f"{GPU}.productName.contains('H100')"),
                  request("nic", "dra.net", where="device.attributes['dra.net'].rdma")],
-                [{"matchAttribute": "resource.kubernetes.io/pcieRoot"}],
+                [{"matchAttribute": PCIE_ROOT}],
             ),
             runs=("rdma",),
         ),
@@ -259,7 +261,7 @@ def the_tour() -> Tour:
     ]  # fmt: skip
     before = [
         namespace_object(NAMESPACE),
-        namespace_object(ADMIN_NAMESPACE, **{"resource.kubernetes.io/admin-access": "true"}),
+        namespace_object(ADMIN_NAMESPACE, **{ADMIN_ACCESS_LABEL: "true"}),
     ]
     return Tour(before, scenes)
 

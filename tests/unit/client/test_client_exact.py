@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dray.api.media_types import PROTOBUF_TYPE
 from dray.api.meta import ObjectMeta
-from dray.api.protobuf import MAGIC, MEDIA_TYPE, spell_field
+from dray.api.protobuf import MAGIC, spell_field
 from dray.client import Client, Conflict, Response, TransportError, change_metadata
 from dray.client.exact import _part, _with_part
 from dray.client.resources import CLAIMS
@@ -45,8 +46,8 @@ async def test_annotations_and_finalizers_are_appended_and_nothing_else_changes(
     revision = await change_metadata(Client(server), CLAIMS, META, annotations={"k": "new"}, finalizers=["f"])
     assert revision == "8"
     asked, sent = server.requests
-    assert asked.headers == {"Accept": MEDIA_TYPE}
-    assert (sent.method, sent.content_type, sent.target) == ("PUT", MEDIA_TYPE, asked.target)
+    assert asked.headers == {"Accept": PROTOBUF_TYPE}
+    assert (sent.method, sent.content_type, sent.target) == ("PUT", PROTOBUF_TYPE, asked.target)
     assert sent.body.startswith(MAGIC)
     envelope = sent.body[len(MAGIC) :]
     stored = _part(envelope, 2)

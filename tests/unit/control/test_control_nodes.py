@@ -9,6 +9,7 @@ from node_builders import eventually
 from small_api import SmallApi
 
 from dray.api.core import Node, NodeSpec, Taint
+from dray.api.well_known import UNREACHABLE_KEY
 from dray.client.errors import Conflict, TransportError
 from dray.control import node_health, nodes
 from dray.control.node_health import Disruption, NodeState, NoExecute, ServerAvailability
@@ -16,7 +17,7 @@ from dray.control.nodes import MONITOR, NodeLifecycle, NodeMonitoring, merged_ta
 from dray.control.reconciling import Caches
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-EVICTING = (nodes.UNREACHABLE, "NoExecute")
+EVICTING = (UNREACHABLE_KEY, "NoExecute")
 
 
 # --- time in which a renewal would have been seen -----------------------------------------
@@ -104,7 +105,7 @@ def test_taints_of_a_silent_node_in_a_disruption(no_execute, had, has):
     node = node_with(*([EVICTING] if had else []))
     merged = merged_taints(node, "Unknown", NOON, no_execute)
     found = {(taint["key"], taint["effect"]) for taint in merged}
-    assert (nodes.UNREACHABLE, "NoSchedule") in found
+    assert (UNREACHABLE_KEY, "NoSchedule") in found
     assert (EVICTING in found) is has
 
 
@@ -237,7 +238,7 @@ async def test_when_no_node_is_healthy_nobody_is_evicted_and_later_silence_count
     async with Monitored(monkeypatch, ["a", "b"]).followed() as cluster:
         await cluster.pass_time(70)
         assert {cluster.ready("a"), cluster.ready("b")} == {"Unknown"}
-        assert cluster.taints("a") == cluster.taints("b") == {(nodes.UNREACHABLE, "NoSchedule")}
+        assert cluster.taints("a") == cluster.taints("b") == {(UNREACHABLE_KEY, "NoSchedule")}
         for name in ("a", "b"):
             cluster.renew(name)
             path = f"/api/v1/nodes/{name}"

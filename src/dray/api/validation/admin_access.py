@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from dray.api.validation.fields import FieldError, Path, forbidden
+from dray.api.well_known import ADMIN_ACCESS_LABEL
 
 Json = Mapping[str, Any]
 
-ADMIN_LABEL = "resource.kubernetes.io/admin-access"
-_DETAIL = f"admin access to devices requires the `{ADMIN_LABEL}: true` label on the containing namespace"
+_DETAIL = (
+    f"admin access to devices requires the `{ADMIN_ACCESS_LABEL}: true` label on the containing namespace"
+)
 
 
 def check_admin_access(obj: Json, namespace_labels: Mapping[str, str] | None) -> list[FieldError]:
@@ -46,7 +48,7 @@ def check_admin_access_of_status(
 
 
 def _unless_granted(path: Path, namespace_labels: Mapping[str, str] | None) -> list[FieldError]:
-    return [] if (namespace_labels or {}).get(ADMIN_LABEL) == "true" else [forbidden(path, _DETAIL)]
+    return [] if (namespace_labels or {}).get(ADMIN_ACCESS_LABEL) == "true" else [forbidden(path, _DETAIL)]
 
 
 def _admin_result(claim: Json) -> int | None:

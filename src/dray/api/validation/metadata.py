@@ -31,13 +31,14 @@ from dray.api.validation.formats import (
     size,
     with_trailing_dash_masked,
 )
+from dray.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 
 Json = Mapping[str, Any]
 NameFormat = Callable[[str], list[str]]
 
 METADATA = Path("metadata")
 ANNOTATIONS_MAX_BYTES = 256 * 1024
-STANDARD_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
+STANDARD_FINALIZERS = frozenset({"kubernetes", ORPHAN_FINALIZER, FOREGROUND_FINALIZER})
 _SUBRESOURCE_MAX_BYTES = 256
 _MANAGER_MAX_BYTES = 128
 
@@ -254,7 +255,7 @@ def _validate_owner(owner: Json, path: Path) -> list[FieldError]:
 
 def _validate_finalizers(finalizers: list[str], path: Path) -> list[FieldError]:
     errors = [error for name in finalizers for error in invalid_each(path, name, label_key(name))]
-    if "orphan" in finalizers and "foregroundDeletion" in finalizers:
+    if ORPHAN_FINALIZER in finalizers and FOREGROUND_FINALIZER in finalizers:
         errors.append(invalid(path, finalizers, "finalizer orphan and foregroundDeletion cannot be both set"))
     return errors
 

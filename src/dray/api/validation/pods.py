@@ -38,10 +38,10 @@ from dray.api.validation.pod_scheduling import (
 )
 from dray.api.validation.resource_lists import validate_pod_resource_name, validate_requirements
 from dray.api.validation.volumes import validate_volumes
+from dray.api.well_known import MIRROR_POD_ANNOTATION
 
 Json = Mapping[str, Any]
 
-MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 _INT32_MAX = 2**31 - 1
 _SPEC = Path("spec")
 
@@ -96,7 +96,7 @@ def _validate_parts(pod: Json) -> tuple[list[FieldError], list[FieldError]]:
 
 
 def _is_mirror(metadata: Json) -> bool:
-    return MIRROR_ANNOTATION in (metadata.get("annotations") or {})
+    return MIRROR_POD_ANNOTATION in (metadata.get("annotations") or {})
 
 
 def validate_pod_template(template: Json, path: Path) -> list[FieldError]:

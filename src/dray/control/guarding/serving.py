@@ -6,6 +6,7 @@ import socket
 
 from aiohttp import web
 
+from dray.api.media_types import JSON_TYPE
 from dray.control.guarding.certificates import Identity
 from dray.control.guarding.guard import BadReview, Guard, Phase
 from dray.control.guarding.registering import PATH
@@ -58,7 +59,7 @@ def application(guard: Guard) -> web.Application:
             answer = guard.review(await request.read())
         except BadReview as error:
             return web.Response(status=400, text=f"{error}\n")
-        return web.Response(body=answer, content_type="application/json")
+        return web.Response(body=answer, content_type=JSON_TYPE)
 
     async def ready(_: web.Request) -> web.Response:
         is_ready = guard.phase is Phase.JUDGING

@@ -23,15 +23,13 @@ from dray.api.resource import (
     DeviceCapacity,
     DeviceCounterConsumption,
 )
+from dray.api.well_known import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
 from dray.drivers.hardware.gpus import GPU_MODELS, GpuModel, MigProfile
 from dray.drivers.hardware.pools import PoolModel
 
 Entry = Mapping[str, Any]
 Attributes = dict[str, DeviceAttribute]
 
-PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
-PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
-NUMA_NODE = "resource.kubernetes.io/numaNode"
 
 NVIDIA_DRIVER_VERSION = "580.82.7"
 CUDA_DRIVER_VERSION = "13.0.0"

@@ -11,25 +11,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from dray.api.well_known import (
+    ARCH_LABEL,
+    BETA_ARCH_LABEL,
+    BETA_OS_LABEL,
+    HOSTNAME_LABEL,
+    MIRROR_POD_ANNOTATION,
+    OS_LABEL,
+    REGION_LABEL,
+    ZONE_LABEL,
+)
 from dray.server.admission.plugin import Quiet, refused, target_of
 from dray.server.calls import Call
 from dray.server.errors import ApiError, not_found
-from dray.server.node_authz import MIRROR_ANNOTATION, node_name_of, references_of
+from dray.server.node_authz import node_name_of, references_of
 from dray.server.reader import Object, Reader
 
 RESTRICTION_DOMAIN = "node-restriction.kubernetes.io"
 # Labels of Kubernetes' own domains that a node may set on itself.
 _NODE_LABELS = frozenset(
     {
-        "kubernetes.io/hostname",
-        "kubernetes.io/os",
-        "kubernetes.io/arch",
+        HOSTNAME_LABEL,
+        OS_LABEL,
+        ARCH_LABEL,
         "node.kubernetes.io/instance-type",
         "node.kubernetes.io/windows-build",
-        "topology.kubernetes.io/zone",
-        "topology.kubernetes.io/region",
-        "beta.kubernetes.io/os",
-        "beta.kubernetes.io/arch",
+        ZONE_LABEL,
+        REGION_LABEL,
+        BETA_OS_LABEL,
+        BETA_ARCH_LABEL,
         "beta.kubernetes.io/instance-type",
         "failure-domain.beta.kubernetes.io/zone",
         "failure-domain.beta.kubernetes.io/region",
@@ -96,8 +106,8 @@ class NodeRestriction(Quiet):
 
     def _mirror_pod(self, node: str, new: Object) -> str:
         metadata, spec = new.get("metadata") or {}, new.get("spec") or {}
-        if MIRROR_ANNOTATION not in (metadata.get("annotations") or {}):
-            return f'pod does not have "{MIRROR_ANNOTATION}" annotation, node "{node}" can only create mirror pods'
+        if MIRROR_POD_ANNOTATION not in (metadata.get("annotations") or {}):
+            return f'pod does not have "{MIRROR_POD_ANNOTATION}" annotation, node "{node}" can only create mirror pods'
         if spec.get("nodeName") != node:
             return f'node "{node}" can only create pods with spec.nodeName set to itself'
         owners = metadata.get("ownerReferences") or []

@@ -12,13 +12,13 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dray.api.well_known import MIRROR_POD_ANNOTATION, SERVICE_ACCOUNT_FOLDER
 from dray.server.admission.plugin import Quiet, refused, target_of
 from dray.server.calls import Call
-from dray.server.node_authz import MIRROR_ANNOTATION, references_of
+from dray.server.node_authz import references_of
 from dray.server.reader import Object, Reader
 
 DEFAULT = "default"
-TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 VOLUME_PREFIX = "kube-api-access-"
 CA_CONFIG_MAP = "kube-root-ca.crt"
 TOKEN_SECONDS = 3607  # Kubernetes' number, by which its server knows tokens it may extend
@@ -46,7 +46,7 @@ class ServiceAccount(Quiet):
         ):
             return
         spec = new["spec"]
-        if MIRROR_ANNOTATION in ((new.get("metadata") or {}).get("annotations") or {}):
+        if MIRROR_POD_ANNOTATION in ((new.get("metadata") or {}).get("annotations") or {}):
             self._check_mirror(call, new)
             return
         if not spec.get("serviceAccountName"):
@@ -86,10 +86,10 @@ class ServiceAccount(Quiet):
             for container in containers:
                 mounts = list(container.get("volumeMounts") or ())
                 # Something else at that path means: the pod brings its own token.
-                if not any(mount.get("mountPath") == TOKEN_PATH for mount in mounts):
+                if not any(mount.get("mountPath") == SERVICE_ACCOUNT_FOLDER for mount in mounts):
                     container["volumeMounts"] = [
                         *mounts,
-                        {"name": name, "readOnly": True, "mountPath": TOKEN_PATH},
+                        {"name": name, "readOnly": True, "mountPath": SERVICE_ACCOUNT_FOLDER},
                     ]
                     mounted = True
         if mounted and not existing:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dray.api.well_known import NOT_READY_KEY, UNREACHABLE_KEY
 from dray.server.admission.plugin import Quiet, target_of
 from dray.server.calls import Call
 from dray.server.reader import Object
-
-NOT_READY = "node.kubernetes.io/not-ready"
-UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 @dataclass(slots=True)
@@ -29,8 +27,10 @@ class TaintNodesByCondition(Quiet):
             return
         spec = new.get("spec") or {}
         taints = spec.get("taints") or []
-        if not any(taint.get("key") == NOT_READY and taint.get("effect") == "NoSchedule" for taint in taints):
-            new["spec"] = {**spec, "taints": [*taints, {"key": NOT_READY, "effect": "NoSchedule"}]}
+        if not any(
+            taint.get("key") == NOT_READY_KEY and taint.get("effect") == "NoSchedule" for taint in taints
+        ):
+            new["spec"] = {**spec, "taints": [*taints, {"key": NOT_READY_KEY, "effect": "NoSchedule"}]}
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class DefaultTolerationSeconds(Quiet):
         if target_of(call) != ("", "pods", "") or not isinstance(new.get("spec"), dict):
             return
         tolerations = list(new["spec"].get("tolerations") or ())
-        for key in (NOT_READY, UNREACHABLE):
+        for key in (NOT_READY_KEY, UNREACHABLE_KEY):
             if not any(_covers(toleration, key) for toleration in tolerations):
                 tolerations.append(
                     {

@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dray.api.quantity import Quantity
+from dray.api.well_known import DEVICE_CLASS_RESOURCE_PREFIX, EXTENDED_CLAIM_ANNOTATION
 from dray.server.admission.pod_resources import Amounts, amounts_of, pod_amounts
 from dray.server.reader import Object, Reader
 
 CLAIMS = ("resource.k8s.io", "resourceclaims")
 PODS = ("", "pods")
 DEVICES_SUFFIX = ".deviceclass.resource.k8s.io/devices"
-IMPLICIT_PREFIX = "deviceclass.resource.kubernetes.io/"
-EXTENDED_CLAIM = "resource.kubernetes.io/extended-resource-claim"
 MOST_DEVICES = 32
 # Kinds with a quota name from before `count/`.
 _COUNTED = {
@@ -102,7 +101,7 @@ def _claim_usage(claim: Object, reader: Reader) -> Amounts:
     usage = {f"{class_name}{DEVICES_SUFFIX}": Quantity.of(count) for class_name, count in counts.items()}
     charged = _charged_to_pod(claim, reader)
     for class_name, count in counts.items():
-        names = [f"requests.{IMPLICIT_PREFIX}{class_name}"]
+        names = [f"requests.{DEVICE_CLASS_RESOURCE_PREFIX}{class_name}"]
         extended = _extended_name(class_name, reader)
         if extended:
             names.append(f"requests.{extended}")
@@ -123,7 +122,7 @@ def _devices(option: Object) -> int:
 def _charged_to_pod(claim: Object, reader: Reader) -> Amounts:
     """Return what the pod behind a scheduler-made claim has been charged already."""
     metadata = claim.get("metadata") or {}
-    if (metadata.get("annotations") or {}).get(EXTENDED_CLAIM) != "true":
+    if (metadata.get("annotations") or {}).get(EXTENDED_CLAIM_ANNOTATION) != "true":
         return {}
     owner = next((found for found in metadata.get("ownerReferences") or () if found.get("controller")), None)
     if owner is None or (owner.get("kind"), owner.get("apiVersion")) != ("Pod", "v1"):
@@ -143,7 +142,7 @@ def _extended_name(class_name: str, reader: Reader) -> str:
 
 
 def _is_extended(name: str) -> bool:
-    if name.startswith(IMPLICIT_PREFIX):
+    if name.startswith(DEVICE_CLASS_RESOURCE_PREFIX):
         return True
     return "/" in name and not name.partition("/")[0].endswith("kubernetes.io")
 
@@ -163,7 +162,7 @@ def _is_claim_name(name: str, reader: Reader) -> bool:
     rest = name.removeprefix("requests.")
     if rest == name:
         return False
-    if rest.startswith(IMPLICIT_PREFIX):
+    if rest.startswith(DEVICE_CLASS_RESOURCE_PREFIX):
         return True
     classes = reader.list("resource.k8s.io", "deviceclasses")
     return any((found.get("spec") or {}).get("extendedResourceName") == rest for found in classes)
