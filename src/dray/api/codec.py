@@ -25,6 +25,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from dray.api.json_types import JsonObject, JsonValue
 from dray.api.parsing import (
     ExactFloat,
     JsonLoader,
@@ -36,7 +37,7 @@ from dray.api.parsing import (
     parse_yaml,
 )
 from dray.api.raw_json import RawJson
-from dray.api.reading import DecodeError, Json, read
+from dray.api.reading import DecodeError, read
 from dray.api.schema.types import LIST, MAP, STRUCT, Type
 
 __all__ = [
@@ -62,7 +63,7 @@ V = TypeVar("V")
 # --- whole objects ------------------------------------------------------------
 
 
-def decode_body(schema: Type, data: bytes, *, yaml: bool = False) -> tuple[dict[str, Json], list[str]]:
+def decode_body(schema: Type, data: bytes, *, yaml: bool = False) -> tuple[JsonObject, list[str]]:
     """Decode a request body: the canonical object, and its unknown and duplicate fields.
 
     Raises ParseError if the text is broken, DecodeError if a value has the wrong type.
@@ -70,7 +71,7 @@ def decode_body(schema: Type, data: bytes, *, yaml: bool = False) -> tuple[dict[
     return read(schema, parse_body(schema, data, yaml=yaml))
 
 
-def parse_body(schema: Type, data: bytes, *, yaml: bool = False) -> Json:
+def parse_body(schema: Type, data: bytes, *, yaml: bool = False) -> JsonValue:
     """Parse a body without checking it, raw fields wrapped as they came."""
     if yaml:
         # YAML becomes JSON first, so its raw parts have no bytes of their own to keep.
@@ -79,14 +80,14 @@ def parse_body(schema: Type, data: bytes, *, yaml: bool = False) -> Json:
     return _with_raw(schema, value, data)
 
 
-def decode_stored(schema: Type, data: bytes) -> dict[str, Json]:
+def decode_stored(schema: Type, data: bytes) -> JsonObject:
     """Decode what `encode` wrote, raw fields wrapped; nothing is checked."""
-    value: dict[str, Json] = _PLAIN.decode(data)
+    value: JsonObject = _PLAIN.decode(data)
     _with_raw(schema, value, data)
     return value
 
 
-def check_strict(schema: Type, value: Json) -> list[str]:
+def check_strict(schema: Type, value: JsonValue) -> list[str]:
     """Return only the complaints: `unknown field "spec.x"`, `duplicate field "spec.y"`."""
     return read(schema, value)[1]
 
@@ -96,12 +97,12 @@ def encode(value: Any) -> bytes:
     return _ENCODER.encode(value)
 
 
-def open_raw(value: Json) -> Json:
+def open_raw(value: JsonValue) -> JsonValue:
     """Return the value with raw parts parsed; the value itself if there are none."""
     return _replace_leaves(value, lambda raw: raw.value)
 
 
-def compact_raw(value: Json) -> Json:
+def compact_raw(value: JsonValue) -> JsonValue:
     """Return the value with raw parts as readers see them; the value itself if nothing changes."""
     return _replace_leaves(value, lambda raw: raw.compacted())
 
@@ -120,7 +121,7 @@ def decode(view: type[V], data: bytes) -> V:
         raise DecodeError(str(error)) from None
 
 
-def decode_list(view: type[V], data: bytes) -> tuple[list[V], dict[str, Json]]:
+def decode_list(view: type[V], data: bytes) -> tuple[list[V], JsonObject]:
     """Decode the JSON of a Kubernetes list: its items as views, and its metadata.
 
     Items of a list carry no kind and apiVersion; views have them as defaults.
@@ -136,7 +137,7 @@ def decode_list(view: type[V], data: bytes) -> tuple[list[V], dict[str, Json]]:
     return found.items or [], found.metadata or {}
 
 
-def to_view(view: type[V], obj: Json) -> V:
+def to_view(view: type[V], obj: JsonValue) -> V:
     """Make a view of a plain object; nulls count as absent; raise DecodeError."""
     try:
         return msgspec.convert(_plain_json(open_raw(obj)), type=view)
@@ -170,14 +171,14 @@ def _new_list_loader(view: Any) -> JsonLoader:
 _list_loader_of: Callable[[Any], JsonLoader] = cache(_new_list_loader)
 
 
-def _plain(data: bytes) -> Json:
+def _plain(data: bytes) -> JsonValue:
     try:
         return _PLAIN.decode(data)
     except ParseError as error:
         raise DecodeError(str(error)) from None
 
 
-def _plain_json(value: Json) -> Json:
+def _plain_json(value: JsonValue) -> JsonValue:
     """Return the value without null members and items, floats plain; the value itself if that changes nothing."""
     if isinstance(value, dict):
         cleaned = {key: _plain_json(item) for key, item in value.items() if item is not None}
@@ -196,7 +197,7 @@ def _is(one: object, other: object) -> bool:
     return one is other
 
 
-def _replace_leaves(value: Json, replace: Any) -> Json:
+def _replace_leaves(value: JsonValue, replace: Any) -> JsonValue:
     if isinstance(value, RawJson):
         return replace(value)
     if isinstance(value, dict):
@@ -211,7 +212,7 @@ def _replace_leaves(value: Json, replace: Any) -> Json:
 # --- shadows ------------------------------------------------------------------
 
 
-def may_hold_raw(schema: Type, obj: dict[str, Json]) -> bool:
+def may_hold_raw(schema: Type, obj: JsonObject) -> bool:
     """Tell whether an object may hold raw JSON; most claims do not."""
     for way in _ways_to_raw(schema):
         value: Any = obj
@@ -247,7 +248,7 @@ def _holds_raw(kind: Type, inside: tuple[Type, ...]) -> bool:
     )
 
 
-def _with_raw(schema: Type, value: Json, data: bytes) -> Json:
+def _with_raw(schema: Type, value: JsonValue, data: bytes) -> JsonValue:
     """Wrap the raw fields of a parsed value, in place, as they stand in the data."""
     shadow_type = _shadow_of(schema)
     if shadow_type is None or not isinstance(value, dict) or not may_hold_raw(schema, value):
@@ -267,7 +268,7 @@ def _with_raw(schema: Type, value: Json, data: bytes) -> Json:
     return value
 
 
-def _lay_over(value: Json, shadow: Any) -> None:
+def _lay_over(value: JsonValue, shadow: Any) -> None:
     if isinstance(shadow, list):
         for item, item_shadow in zip(value, shadow, strict=True):
             _lay_over(item, item_shadow)

@@ -22,15 +22,15 @@ same object, for every object that validation accepts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import RESOURCE
 from dray.api.reading import read
 from dray.api.schema import schema_of
 
 __all__ = ["convert", "convert_event"]
 
-Json = dict[str, Any]
 _BETA1: Final = "v1beta1"
 _FLAT: Final = (
     "deviceClassName",
@@ -44,7 +44,7 @@ _FLAT: Final = (
 )
 
 
-def convert(group: str, kind: str, obj: Json, from_version: str, to_version: str) -> Json:
+def convert(group: str, kind: str, obj: JsonObject, from_version: str, to_version: str) -> JsonObject:
     """Return the object in another version of its group, with that apiVersion if it had one."""
     result = dict(obj)
     if from_version != to_version and "apiVersion" in result:
@@ -57,18 +57,18 @@ def convert(group: str, kind: str, obj: Json, from_version: str, to_version: str
     return result
 
 
-def _change_claim(claim: Json, flat: bool) -> None:
+def _change_claim(claim: JsonObject, flat: bool) -> None:
     if claim.get("spec"):
         claim["spec"] = _changed_claim_spec(claim["spec"], flat)
 
 
-def _change_template(template: Json, flat: bool) -> None:
+def _change_template(template: JsonObject, flat: bool) -> None:
     spec = template.get("spec")
     if spec and spec.get("spec"):
         template["spec"] = {**spec, "spec": _changed_claim_spec(spec["spec"], flat)}
 
 
-def _changed_claim_spec(spec: Json, flat: bool) -> Json:
+def _changed_claim_spec(spec: JsonObject, flat: bool) -> JsonObject:
     requests = (spec.get("devices") or {}).get("requests")
     if not requests:
         return spec
@@ -76,13 +76,13 @@ def _changed_claim_spec(spec: Json, flat: bool) -> Json:
     return {**spec, "devices": {**spec["devices"], "requests": [change(request) for request in requests]}}
 
 
-def _flattened(request: Json) -> Json:
+def _flattened(request: JsonObject) -> JsonObject:
     rest = {name: value for name, value in request.items() if name != "exactly"}
     # v1beta1 writes the class even where there is none.
     return {**rest, "deviceClassName": "", **(request.get("exactly") or {})}
 
 
-def _nested(request: Json) -> Json:
+def _nested(request: JsonObject) -> JsonObject:
     rest = {name: value for name, value in request.items() if name not in _FLAT}
     exactly = {name: request[name] for name in _FLAT if name in request}
     # What a pointer leads to counts even when it is empty; empty texts, numbers and lists do not.
@@ -91,23 +91,23 @@ def _nested(request: Json) -> Json:
     return rest
 
 
-def _change_slice(resource_slice: Json, flat: bool) -> None:
+def _change_slice(resource_slice: JsonObject, flat: bool) -> None:
     spec = resource_slice.get("spec")
     if spec and spec.get("devices"):
         change = _with_basic if flat else _without_basic
         resource_slice["spec"] = {**spec, "devices": [change(device) for device in spec["devices"]]}
 
 
-def _with_basic(device: Json) -> Json:
+def _with_basic(device: JsonObject) -> JsonObject:
     basic = {name: value for name, value in device.items() if name != "name"}
     return {"name": device.get("name", ""), "basic": basic}
 
 
-def _without_basic(device: Json) -> Json:
+def _without_basic(device: JsonObject) -> JsonObject:
     return {"name": device.get("name", ""), **(device.get("basic") or {})}
 
 
-_CHANGES: Final[dict[str, Callable[[Json, bool], None]]] = {
+_CHANGES: Final[dict[str, Callable[[JsonObject, bool], None]]] = {
     "ResourceClaim": _change_claim,
     "ResourceClaimTemplate": _change_template,
     "ResourceSlice": _change_slice,
@@ -128,7 +128,7 @@ _EVENT_NAMES: Final = {  # events.k8s.io/v1 -> core/v1
 _CORE_EVENT_NAMES: Final = {core: new for new, core in _EVENT_NAMES.items()}
 
 
-def convert_event(event: Json, to_group: str) -> Json:
+def convert_event(event: JsonObject, to_group: str) -> JsonObject:
     """Return an event as core/v1 (empty group) or events.k8s.io/v1 shows it."""
     names = _CORE_EVENT_NAMES if to_group else _EVENT_NAMES
     renamed = {names.get(name, name): value for name, value in event.items()}

@@ -20,6 +20,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
+from dray.api.json_types import JsonObject
 from dray.api.quantity import Quantity, QuantityError, parse_quantity
 from dray.api.schema import schema_of
 from dray.api.schema.types import LIST, MAP, STRUCT, Type
@@ -28,14 +29,13 @@ from dray.api.well_known import NAMESPACE_NAME_LABEL
 
 __all__ = ["apply_defaults", "latest_is_pulled_always"]
 
-Json = dict[str, Any]
-Defaulter = Callable[[Json, str], None]  # the struct, and the time now as text
+Defaulter = Callable[[JsonObject, str], None]  # the struct, and the time now as text
 
 _DEFAULTERS: dict[tuple[str, str], Defaulter] = {}  # (schema file, struct name)
 _MILLI: Final = 10**6
 
 
-def apply_defaults(group: str, version: str, kind: str, obj: Json, now: datetime) -> None:
+def apply_defaults(group: str, version: str, kind: str, obj: JsonObject, now: datetime) -> None:
     """Fill in the defaults of an object, in place."""
     schema = schema_of(group, version, kind)
     if _has_defaults(schema):
@@ -136,7 +136,7 @@ def _has_defaults(schema: Type) -> bool:
     return False
 
 
-def _round_to_milli(amounts: Json) -> None:
+def _round_to_milli(amounts: JsonObject) -> None:
     for name, text in amounts.items():
         try:
             quantity = parse_quantity(text)
@@ -150,21 +150,21 @@ def _round_to_milli(amounts: Json) -> None:
 
 
 @_defaults_of("resource", "ExactDeviceRequest", "DeviceSubRequest")
-def _request(request: Json, now: str) -> None:
+def _request(request: JsonObject, now: str) -> None:
     request.setdefault("allocationMode", "ExactCount")
     if request["allocationMode"] == "ExactCount" and not request.get("count"):
         request["count"] = 1
 
 
 @_defaults_of("resource", "DeviceRequest")
-def _flat_request(request: Json, now: str) -> None:
+def _flat_request(request: JsonObject, now: str) -> None:
     # Only v1beta1 has the class here; a request with alternatives has none.
     if request.get("deviceClassName"):
         _request(request, now)
 
 
 @_defaults_of("resource", "DeviceTaint")
-def _device_taint(taint: Json, now: str) -> None:
+def _device_taint(taint: JsonObject, now: str) -> None:
     taint.setdefault("timeAdded", now)
 
 
@@ -172,7 +172,7 @@ def _device_taint(taint: Json, now: str) -> None:
 
 
 @_defaults_of("core", "Pod")
-def _pod(pod: Json, now: str) -> None:
+def _pod(pod: JsonObject, now: str) -> None:
     spec = pod["spec"]
     if spec.get("terminationGracePeriodSeconds", 0) < 0:
         spec["terminationGracePeriodSeconds"] = 1
@@ -188,7 +188,7 @@ def _pod(pod: Json, now: str) -> None:
 
 
 @_defaults_of("core", "PodSpec")
-def _pod_spec(spec: Json, now: str) -> None:
+def _pod_spec(spec: JsonObject, now: str) -> None:
     account = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if account:
         spec["serviceAccountName"] = spec["serviceAccount"] = account
@@ -200,7 +200,7 @@ def _pod_spec(spec: Json, now: str) -> None:
 
 
 @_defaults_of("core", "PodStatus")
-def _pod_status(status: Json, now: str) -> None:
+def _pod_status(status: JsonObject, now: str) -> None:
     address, addresses = status.get("podIP"), status.get("podIPs")
     if address and (not addresses or addresses[0].get("ip") != address):
         status["podIPs"] = [{"ip": address}]
@@ -209,7 +209,7 @@ def _pod_status(status: Json, now: str) -> None:
 
 
 @_defaults_of("core", "Container", "EphemeralContainer")
-def _container(container: Json, now: str) -> None:
+def _container(container: JsonObject, now: str) -> None:
     policy = "Always" if latest_is_pulled_always(container.get("image", "")) else "IfNotPresent"
     container.setdefault("imagePullPolicy", policy)
     container.setdefault("terminationMessagePath", "/dev/termination-log")
@@ -224,7 +224,7 @@ def latest_is_pulled_always(image: str) -> bool:
 
 
 @_defaults_of("core", "Probe")
-def _probe(probe: Json, now: str) -> None:
+def _probe(probe: JsonObject, now: str) -> None:
     for name, value in (
         ("timeoutSeconds", 1),
         ("periodSeconds", 10),
@@ -235,18 +235,18 @@ def _probe(probe: Json, now: str) -> None:
 
 
 @_defaults_of("core", "HTTPGetAction")
-def _http_get(action: Json, now: str) -> None:
+def _http_get(action: JsonObject, now: str) -> None:
     action.setdefault("path", "/")
     action.setdefault("scheme", "HTTP")
 
 
 @_defaults_of("core", "GRPCAction")
-def _grpc(action: Json, now: str) -> None:
+def _grpc(action: JsonObject, now: str) -> None:
     action["service"] = action.get("service") or ""
 
 
 @_defaults_of("core", "Volume")
-def _volume(volume: Json, now: str) -> None:
+def _volume(volume: JsonObject, now: str) -> None:
     if not volume.keys() - {"name"}:
         volume["emptyDir"] = {}
     image = volume.get("image")
@@ -258,50 +258,50 @@ def _volume(volume: Json, now: str) -> None:
 @_defaults_of(
     "core", "SecretVolumeSource", "ConfigMapVolumeSource", "DownwardAPIVolumeSource", "ProjectedVolumeSource"
 )
-def _file_mode(source: Json, now: str) -> None:
+def _file_mode(source: JsonObject, now: str) -> None:
     source.setdefault("defaultMode", 0o644)
 
 
 @_defaults_of("core", "HostPathVolumeSource")
-def _host_path(source: Json, now: str) -> None:
+def _host_path(source: JsonObject, now: str) -> None:
     source.setdefault("type", "")
 
 
 @_defaults_of("core", "ServiceAccountTokenProjection")
-def _token_projection(projection: Json, now: str) -> None:
+def _token_projection(projection: JsonObject, now: str) -> None:
     projection.setdefault("expirationSeconds", 3600)
 
 
 @_defaults_of("core", "ObjectFieldSelector")
-def _field_selector(selector: Json, now: str) -> None:
+def _field_selector(selector: JsonObject, now: str) -> None:
     selector.setdefault("apiVersion", "v1")
 
 
 @_defaults_of("core", "Namespace")
-def _namespace(namespace: Json, now: str) -> None:
+def _namespace(namespace: JsonObject, now: str) -> None:
     name = namespace["metadata"].get("name")
     if name:
         namespace["metadata"].setdefault("labels", {})[NAMESPACE_NAME_LABEL] = name
 
 
 @_defaults_of("core", "NamespaceStatus")
-def _namespace_status(status: Json, now: str) -> None:
+def _namespace_status(status: JsonObject, now: str) -> None:
     status.setdefault("phase", "Active")
 
 
 @_defaults_of("core", "NodeStatus")
-def _node_status(status: Json, now: str) -> None:
+def _node_status(status: JsonObject, now: str) -> None:
     if status.get("capacity") and not status.get("allocatable"):
         status["allocatable"] = dict(status["capacity"])
 
 
 @_defaults_of("core", "Secret")
-def _secret(secret: Json, now: str) -> None:
+def _secret(secret: JsonObject, now: str) -> None:
     secret.setdefault("type", "Opaque")
 
 
 @_defaults_of("core", "LimitRangeItem")
-def _limit(item: Json, now: str) -> None:
+def _limit(item: JsonObject, now: str) -> None:
     if item.get("type") != "Container":
         return
     default = {**(item.get("max") or {}), **(item.get("default") or {})}
@@ -316,7 +316,7 @@ def _limit(item: Json, now: str) -> None:
 
 
 @_defaults_of("apps", "DeploymentSpec")
-def _deployment(spec: Json, now: str) -> None:
+def _deployment(spec: JsonObject, now: str) -> None:
     spec.setdefault("replicas", 1)
     strategy = spec["strategy"]
     strategy.setdefault("type", "RollingUpdate")
@@ -329,7 +329,7 @@ def _deployment(spec: Json, now: str) -> None:
 
 
 @_defaults_of("apps", "DaemonSetSpec")
-def _daemon_set(spec: Json, now: str) -> None:
+def _daemon_set(spec: JsonObject, now: str) -> None:
     strategy = spec["updateStrategy"]
     strategy.setdefault("type", "RollingUpdate")
     if strategy["type"] == "RollingUpdate":
@@ -340,12 +340,12 @@ def _daemon_set(spec: Json, now: str) -> None:
 
 
 @_defaults_of("apps", "ReplicaSetSpec")
-def _replica_set(spec: Json, now: str) -> None:
+def _replica_set(spec: JsonObject, now: str) -> None:
     spec.setdefault("replicas", 1)
 
 
 @_defaults_of("batch", "Job")
-def _job(job: Json, now: str) -> None:
+def _job(job: JsonObject, now: str) -> None:
     spec = job["spec"]
     if "completions" not in spec and "parallelism" not in spec:
         spec["completions"] = 1
@@ -361,39 +361,39 @@ def _job(job: Json, now: str) -> None:
 
 
 @_defaults_of("batch", "PodFailurePolicyOnPodConditionsPattern")
-def _pod_condition_pattern(pattern: Json, now: str) -> None:
+def _pod_condition_pattern(pattern: JsonObject, now: str) -> None:
     pattern["status"] = pattern.get("status") or "True"
 
 
 @_defaults_of("rbac", "ClusterRoleBinding", "RoleBinding")
-def _role_binding(binding: Json, now: str) -> None:
+def _role_binding(binding: JsonObject, now: str) -> None:
     role = binding["roleRef"]
     role["apiGroup"] = role.get("apiGroup") or "rbac.authorization.k8s.io"
 
 
 @_defaults_of("rbac", "Subject")
-def _subject(subject: Json, now: str) -> None:
+def _subject(subject: JsonObject, now: str) -> None:
     if subject.get("kind") in ("User", "Group"):
         subject.setdefault("apiGroup", "rbac.authorization.k8s.io")
 
 
 @_defaults_of("scheduling", "PriorityClass")
-def _priority_class(priority_class: Json, now: str) -> None:
+def _priority_class(priority_class: JsonObject, now: str) -> None:
     priority_class.setdefault("preemptionPolicy", "PreemptLowerPriority")
 
 
 @_defaults_of("scheduling", "PodGroupSpec")
-def _pod_group(spec: Json, now: str) -> None:
+def _pod_group(spec: JsonObject, now: str) -> None:
     spec.setdefault("disruptionMode", {"single": {}})
 
 
 @_defaults_of("authentication", "TokenRequestSpec")
-def _token_request(spec: Json, now: str) -> None:
+def _token_request(spec: JsonObject, now: str) -> None:
     spec.setdefault("expirationSeconds", 3600)
 
 
 @_defaults_of("apiextensions", "CustomResourceDefinition")
-def _definition(definition: Json, now: str) -> None:
+def _definition(definition: JsonObject, now: str) -> None:
     spec, status = definition["spec"], definition["status"]
     names = spec["names"]
     kind = names.get("kind", "")
@@ -407,5 +407,5 @@ def _definition(definition: Json, now: str) -> None:
 
 
 @_defaults_of("apiextensions", "ServiceReference")
-def _service_reference(reference: Json, now: str) -> None:
+def _service_reference(reference: JsonObject, now: str) -> None:
     reference.setdefault("port", 443)

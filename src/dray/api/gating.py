@@ -22,10 +22,9 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 from dray.api.features import Features
+from dray.api.json_types import JsonObject
 
 __all__ = ["GATED_FIELDS", "GatedFields", "drop_disabled_fields"]
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,9 @@ GATED_FIELDS: Final[dict[tuple[str, str], tuple[GatedFields, ...]]] = {
 }
 
 
-def drop_disabled_fields(group: str, kind: str, obj: Json, old: Json | None, features: Features) -> None:
+def drop_disabled_fields(
+    group: str, kind: str, obj: JsonObject, old: JsonObject | None, features: Features
+) -> None:
     """Remove the fields of disabled features from an object, in place.
 
     `old` is the stored object, or None on creation. Both are in the storage shape. Lists and
@@ -226,17 +227,17 @@ def _leads_to_any(way: _Way, holder: Any) -> bool:
     return False
 
 
-def _is_in_use(rule: GatedFields, old: Json) -> bool:
+def _is_in_use(rule: GatedFields, old: JsonObject) -> bool:
     return any(_is_set(old, path) for path in (*rule.paths, *rule.also_used_by))
 
 
-def _is_set(obj: Json, path: str) -> bool:
+def _is_set(obj: JsonObject, path: str) -> bool:
     found = (holder.get(name) for holder, name in _places(obj, path))
     # False and 0 behind a pointer count as set; empty lists and maps do not.
     return any(value is not None and value != [] and value != {} for value in found)
 
 
-def _places(obj: Json, path: str) -> Iterator[tuple[Json, str]]:
+def _places(obj: JsonObject, path: str) -> Iterator[tuple[JsonObject, str]]:
     """Yield each struct that can hold the last field of a path, with the field's name."""
     steps, last = _steps(path)
     holders: list[Any] = [obj]

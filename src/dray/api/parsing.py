@@ -34,6 +34,8 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from dray.api.json_types import JsonObject, JsonValue
+
 __all__ = [
     "MAX_BYTES",
     "MAX_DEPTH",
@@ -61,8 +63,6 @@ TOO_DEEP: Final = "exceeded max depth"
 _WHITESPACE: Final = " \t\n\r"
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
-Json = Any  # None, bool, int, float, str, list and dict of these
-
 
 class ParseError(msgspec.DecodeError):
     """The text is not JSON or YAML, or is larger or deeper than this program reads."""
@@ -72,7 +72,7 @@ class MismatchError(ParseError, msgspec.ValidationError):
     """The text is JSON, but not a value of the asked-for type."""
 
 
-class Duplicates(dict[str, Json]):
+class Duplicates(JsonObject):
     """An object in which some keys were given more than once."""
 
     __slots__ = ("names",)
@@ -122,7 +122,7 @@ def check_depth(data: bytes, limit: int = MAX_DEPTH) -> None:
             raise ParseError(TOO_DEEP)
 
 
-def depth_of(value: Json) -> int:
+def depth_of(value: JsonValue) -> int:
     """Return how many levels of objects and lists a value has; does not recurse.
 
     >>> depth_of({"a": [1, {"b": 2}]})
@@ -179,7 +179,7 @@ def _bounded(data: bytes | str, max_bytes: int) -> bytes:
 # --- what a server reads -----------------------------------------------------------
 
 
-def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES) -> Json:
+def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES) -> JsonValue:
     """Parse one JSON value; raise ParseError."""
     if len(data) > max_bytes:
         _bounded(data, max_bytes)
@@ -198,7 +198,7 @@ def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES) -> Json:
     return value
 
 
-def _scanned(text: str) -> tuple[Json, bool]:
+def _scanned(text: str) -> tuple[JsonValue, bool]:
     """Parse the value at the very start of a text; return also whether it was all of the text.
 
     This is what the decoder does after it looked for whitespace, which programs do not send.
@@ -215,12 +215,12 @@ def decode_text(data: bytes) -> str:
     return data.decode("utf-8", _REPLACE_EACH_BYTE)
 
 
-def parse_yaml(data: bytes, *, max_bytes: int = MAX_BYTES) -> Json:
+def parse_yaml(data: bytes, *, max_bytes: int = MAX_BYTES) -> JsonValue:
     """Parse one YAML document (JSON is YAML); raise ParseError. An empty document is None."""
     return _single(parse_yaml_documents(data, max_bytes=max_bytes))
 
 
-def parse_yaml_documents(data: bytes, *, max_bytes: int = MAX_BYTES) -> list[Json]:
+def parse_yaml_documents(data: bytes, *, max_bytes: int = MAX_BYTES) -> list[JsonValue]:
     """Parse all documents of a YAML stream, leaving out empty ones; raise ParseError."""
     # The YAML library takes as long to import as all of this package; most programs never need it.
     from dray.api.yaml_text import load_documents
@@ -229,7 +229,7 @@ def parse_yaml_documents(data: bytes, *, max_bytes: int = MAX_BYTES) -> list[Jso
     return [document for document in load_documents(text) if document is not None]
 
 
-def _single(documents: list[Json]) -> Json:
+def _single(documents: list[JsonValue]) -> JsonValue:
     if len(documents) > 1:
         raise ParseError("expected one YAML document, found several")
     return documents[0] if documents else None
@@ -284,7 +284,7 @@ def json_loader(kind: Any) -> JsonLoader:
 _LOADERS: dict[Any, JsonLoader] = {}
 
 
-def load_yaml(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> Json:
+def load_yaml(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> JsonValue:
     """Return the plain value of one YAML document, None if it is empty; raise ParseError.
 
     >>> load_yaml("a: 1.5")
@@ -293,7 +293,7 @@ def load_yaml(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> Json:
     return _single(load_yaml_documents(data, max_bytes=max_bytes))
 
 
-def load_yaml_documents(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> list[Json]:
+def load_yaml_documents(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> list[JsonValue]:
     """Return the plain values of all documents that are not empty; raise ParseError."""
     from dray.api.yaml_text import load_documents
 
@@ -307,7 +307,7 @@ def load_yaml_documents(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> lis
 # --- JSON ---------------------------------------------------------------------
 
 
-def collect_pairs(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def collect_pairs(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
     """Make an object of its members; the last of equal names wins and is remembered."""
     collected = dict(pairs)
     if len(collected) == len(pairs):
@@ -344,7 +344,7 @@ def _json_complaint(error: ValueError) -> str:
     return f"invalid character {found!r}: {error.msg} (offset {error.pos})"
 
 
-def _without_lone_surrogates(value: Json) -> Json:
+def _without_lone_surrogates(value: JsonValue) -> JsonValue:
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):

@@ -20,6 +20,7 @@ import base64
 from collections.abc import Callable
 from typing import Any, Final
 
+from dray.api.json_types import JsonObject, JsonValue
 from dray.api.parsing import Duplicates, ExactFloat
 from dray.api.quantity import canonical_quantity
 from dray.api.raw_json import RawJson
@@ -27,9 +28,8 @@ from dray.api.schema.types import LIST, MAP, STRUCT, Field, Type
 from dray.api.swift_reading import ZERO, Unusual, reader_of
 from dray.api.times import canonical_microtime, canonical_time
 
-__all__ = ["MAX_COMPLAINTS", "DecodeError", "Json", "drop_empty", "read", "read_with_care", "zero_of"]
+__all__ = ["MAX_COMPLAINTS", "DecodeError", "drop_empty", "read", "read_with_care", "zero_of"]
 
-Json = Any
 _INT_RANGE: Final = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 _TYPE_META: Final = ("kind", "apiVersion")
 MAX_COMPLAINTS: Final = 100  # unknown and duplicate fields that are named; kube-apiserver names as many
@@ -39,7 +39,7 @@ class DecodeError(ValueError):
     """A value has a type that its field cannot hold; the message is worded as Go words it."""
 
 
-def read(schema: Type, value: Json, *, keep_empty: bool = False) -> tuple[dict[str, Json], list[str]]:
+def read(schema: Type, value: JsonValue, *, keep_empty: bool = False) -> tuple[JsonObject, list[str]]:
     """Return the canonical object and the complaints about unknown and duplicate fields.
 
     The input is left alone; the result shares no dict or list with it. Raises
@@ -57,7 +57,7 @@ def read(schema: Type, value: Json, *, keep_empty: bool = False) -> tuple[dict[s
     return read_with_care(schema, value, keep_empty=keep_empty)
 
 
-def read_with_care(schema: Type, value: Json, *, keep_empty: bool) -> tuple[dict[str, Json], list[str]]:
+def read_with_care(schema: Type, value: JsonValue, *, keep_empty: bool) -> tuple[JsonObject, list[str]]:
     """Do what `read` does, for bodies that are perhaps not sound."""
     reader = _Reader(keep_empty=keep_empty)
     try:
@@ -67,7 +67,7 @@ def read_with_care(schema: Type, value: Json, *, keep_empty: bool) -> tuple[dict
     return obj, reader.complaints
 
 
-def drop_empty(schema: Type, obj: dict[str, Json]) -> None:
+def drop_empty(schema: Type, obj: JsonObject) -> None:
     """Remove empty lists and maps from an object that was read, in place."""
     for name in list(obj):
         field = schema.fields.get(name)
@@ -94,7 +94,7 @@ def drop_empty(schema: Type, obj: dict[str, Json]) -> None:
                 drop_empty(inner, part)
 
 
-def zero_of(schema: Type) -> Json:
+def zero_of(schema: Type) -> JsonValue:
     """Return what Go writes for a value that nobody set."""
     if schema.kind == STRUCT:
         return _Reader().struct(schema, {})
@@ -109,9 +109,9 @@ class _Known:
     def __init__(self, schema: Type) -> None:
         self.schema = schema  # held, so that no other schema gets its id
         self.always = tuple(field for field in schema.fields.values() if field.always)
-        self._zero: dict[str, Json] | None = None
+        self._zero: JsonObject | None = None
 
-    def zero(self) -> dict[str, Json]:
+    def zero(self) -> JsonObject:
         """Return what an empty struct reads as, to compare with; not to be given away."""
         if self._zero is None:
             self._zero = _Reader().struct(self.schema, {})
@@ -140,7 +140,7 @@ class _Reader:
         self._path: list[str] = []  # such as ["spec", ".devices", "[0]"]
         self._owner = ""  # the innermost struct, for messages
 
-    def struct(self, schema: Type, value: Json) -> dict[str, Json]:
+    def struct(self, schema: Type, value: JsonValue) -> JsonObject:
         if not isinstance(value, dict):
             raise self._mismatch(schema, value)
         if type(value) is Duplicates:
@@ -148,7 +148,7 @@ class _Reader:
                 self._complain("duplicate", name)
         outer, self._owner = self._owner, schema.name
         fields = schema.fields
-        result: dict[str, Json] = {}
+        result: JsonObject = {}
         for name, item in value.items():
             field = fields.get(name)
             if field is None:
@@ -161,7 +161,7 @@ class _Reader:
         self._owner = outer
         return result
 
-    def _type_meta_or_unknown(self, schema: Type, name: str, item: Json, result: dict[str, Json]) -> None:
+    def _type_meta_or_unknown(self, schema: Type, name: str, item: JsonValue, result: JsonObject) -> None:
         if not schema.has_type_meta or name not in _TYPE_META:
             self._complain("unknown", name)
         elif item is not None:
@@ -171,7 +171,7 @@ class _Reader:
                 )
             result[name] = item
 
-    def _set(self, result: dict[str, Json], field: Field, item: Json) -> None:
+    def _set(self, result: JsonObject, field: Field, item: JsonValue) -> None:
         schema = field.type
         self._path.append("." + field.name)
         if schema.kind in _CONTAINERS:
@@ -199,14 +199,14 @@ class _Reader:
         self._path.pop()
         result[field.name] = read_item
 
-    def _container(self, schema: Type, value: Json) -> Json:
+    def _container(self, schema: Type, value: JsonValue) -> JsonValue:
         if schema.kind == STRUCT:
             return self.struct(schema, value)
         if schema.kind == LIST:
             return self._list(schema, value)
         return self._map(schema, value)
 
-    def _list(self, schema: Type, value: Json) -> list[Json]:
+    def _list(self, schema: Type, value: JsonValue) -> list[JsonValue]:
         if not isinstance(value, list):
             raise self._mismatch(schema, value)
         element = schema.element
@@ -220,7 +220,7 @@ class _Reader:
             self._path.pop()
         return result
 
-    def _map(self, schema: Type, value: Json) -> dict[str, Json]:
+    def _map(self, schema: Type, value: JsonValue) -> JsonObject:
         if not isinstance(value, dict):
             raise self._mismatch(schema, value)
         element = schema.element
@@ -240,7 +240,7 @@ class _Reader:
                 self._path.pop()
         return result
 
-    def scalar(self, schema: Type, value: Json) -> Json:
+    def scalar(self, schema: Type, value: JsonValue) -> JsonValue:
         kind = schema.kind
         # The common cases first: they are most of every object.
         if kind == "string":
@@ -258,7 +258,7 @@ class _Reader:
             return self._special(schema, value)
         raise self._mismatch(schema, value)
 
-    def _special(self, schema: Type, value: Json) -> Json:
+    def _special(self, schema: Type, value: JsonValue) -> JsonValue:
         kind = schema.kind
         if kind == "any":
             return value
@@ -284,7 +284,7 @@ class _Reader:
             path = "".join((*self._path, ".", name)).removeprefix(".")
             self.complaints.append(f'{what} field "{path}"')
 
-    def _mismatch(self, schema: Type, value: Json) -> DecodeError:
+    def _mismatch(self, schema: Type, value: JsonValue) -> DecodeError:
         place = "".join(part for part in self._path if part[0] == ".").removeprefix(".")
         into = f"Go struct field {self._owner}.{place}" if place else "Go value"
         return DecodeError(
@@ -292,7 +292,7 @@ class _Reader:
         )
 
 
-def _quantity(value: Json) -> str:
+def _quantity(value: JsonValue) -> str:
     return canonical_quantity(value.text if isinstance(value, ExactFloat) else value)
 
 
@@ -342,7 +342,7 @@ _TEXT_PARSERS: Final[dict[str, Callable[[Any], str | None]]] = {
 _CONTAINERS: Final = frozenset({STRUCT, LIST, MAP})
 
 
-def _json_kind(value: Json, schema: Type | None = None) -> str:
+def _json_kind(value: JsonValue, schema: Type | None = None) -> str:
     match value:
         case bool():
             return "bool"

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
+from dray.api.json_types import JsonObject, JsonValue
 from dray.api.quantity import canonical_quantity
 from dray.api.raw_json import RawJson
 from dray.api.schema.types import LIST, MAP, STRUCT, Field, Type
@@ -28,7 +29,6 @@ from dray.api.times import canonical_microtime, canonical_time
 
 __all__ = ["ZERO", "StructReader", "Unusual", "reader_of"]
 
-Json = Any
 Read = Callable[[Any], Any]
 
 # When a value that was read is left out (or changed): the general walk says why.
@@ -50,17 +50,17 @@ class StructReader:
         self._has_type_meta = schema.has_type_meta
         # Filled with the first reading: most structs of a schema are never met.
         self._members: dict[str, tuple[Read | None, int, StructReader | None]] | None = None
-        self._always: tuple[tuple[str, Callable[[], Json]], ...] = ()
-        self._zero: dict[str, Json] | None = None
+        self._always: tuple[tuple[str, Callable[[], JsonValue]], ...] = ()
+        self._zero: JsonObject | None = None
 
-    def read(self, value: Json) -> dict[str, Json]:
+    def read(self, value: JsonValue) -> JsonObject:
         """Return the canonical struct; raise Unusual."""
         members = self._members
         if members is None:
             members = self._learn()
         if type(value) is not dict:
             raise Unusual
-        result: dict[str, Json] = {}
+        result: JsonObject = {}
         for name, item in value.items():
             member = members.get(name)
             if member is None:
@@ -96,7 +96,7 @@ class StructReader:
                 result[name] = make()
         return result
 
-    def zero(self) -> dict[str, Json]:
+    def zero(self) -> JsonObject:
         """Return what an empty struct reads as, to compare with; not to be given away."""
         if self._zero is None:
             self._zero = self.read({})
@@ -141,7 +141,7 @@ def _rule_of(field: Field) -> int:
     return _DROP_NONE if field.pointer else _DROP_FALSE
 
 
-def _maker_of(field: Field) -> Callable[[], Json]:
+def _maker_of(field: Field) -> Callable[[], JsonValue]:
     """Return what makes the value of a field that is written although nobody set it."""
     if field.pointer:
         return _nothing
@@ -157,7 +157,7 @@ def _nothing() -> None:
 
 
 # What Go writes for a scalar that nobody set; others are null.
-ZERO: Final[dict[str, Json]] = {
+ZERO: Final[JsonObject] = {
     "string": "",
     "bool": False,
     "int32": 0,
@@ -206,7 +206,7 @@ def _list_reading(element: Type) -> Read:
     if read is None:
         return _texts
 
-    def read_list(value: Json) -> list[Json]:
+    def read_list(value: JsonValue) -> list[JsonValue]:
         if type(value) is not list or None in value:
             raise Unusual
         return [read(item) for item in value]
@@ -219,7 +219,7 @@ def _map_reading(element: Type) -> Read:
     if read is None:
         return _texts_by_key
 
-    def read_map(value: Json) -> dict[str, Json]:
+    def read_map(value: JsonValue) -> JsonObject:
         if type(value) is not dict or None in value.values():
             raise Unusual
         return {key: read(item) for key, item in value.items()}
@@ -227,7 +227,7 @@ def _map_reading(element: Type) -> Read:
     return read_map
 
 
-def _texts(value: Json) -> list[Json]:
+def _texts(value: JsonValue) -> list[JsonValue]:
     if type(value) is not list:
         raise Unusual
     for item in value:
@@ -236,7 +236,7 @@ def _texts(value: Json) -> list[Json]:
     return value.copy()
 
 
-def _texts_by_key(value: Json) -> dict[str, Json]:
+def _texts_by_key(value: JsonValue) -> JsonObject:
     if type(value) is not dict:
         raise Unusual
     for item in value.values():
@@ -245,45 +245,45 @@ def _texts_by_key(value: Json) -> dict[str, Json]:
     return value.copy()
 
 
-def _bool(value: Json) -> bool:
+def _bool(value: JsonValue) -> bool:
     if value is True or value is False:
         return value
     raise Unusual
 
 
-def _int32(value: Json) -> int:
+def _int32(value: JsonValue) -> int:
     if type(value) is int and -(2**31) <= value < 2**31:
         return value
     raise Unusual
 
 
-def _int64(value: Json) -> int:
+def _int64(value: JsonValue) -> int:
     if type(value) is int and -(2**63) <= value < 2**63:
         return value
     raise Unusual
 
 
-def _float(value: Json) -> Json:
+def _float(value: JsonValue) -> JsonValue:
     if isinstance(value, float) or type(value) is int:
         return value
     raise Unusual
 
 
-def _int_or_text(value: Json) -> Json:
+def _int_or_text(value: JsonValue) -> JsonValue:
     if type(value) is str or (type(value) is int and abs(value) < 2**31):
         return value
     raise Unusual
 
 
-def _any(value: Json) -> Json:
+def _any(value: JsonValue) -> JsonValue:
     return value
 
 
-def _raw(value: Json) -> RawJson:
+def _raw(value: JsonValue) -> RawJson:
     return value if isinstance(value, RawJson) else RawJson.of(value)
 
 
-def _unusual(value: Json) -> Json:
+def _unusual(value: JsonValue) -> JsonValue:
     raise Unusual
 
 
@@ -291,7 +291,7 @@ def _text_form(parse: Callable[[str], str | None]) -> Read:
     """Return the reading of a scalar that is written as text in a form of its own."""
     remembered = lru_cache(_REMEMBERED)(parse)
 
-    def read_text(value: Json) -> str | None:
+    def read_text(value: JsonValue) -> str | None:
         if type(value) is not str:
             raise Unusual
         try:

@@ -23,11 +23,11 @@ from typing import Any, Final
 
 import yaml
 
+from dray.api.json_types import JsonObject, JsonValue
 from dray.api.parsing import MAX_DEPTH, ExactFloat, ParseError, collect_pairs
 
 __all__ = ["MAX_ALIAS_NODES", "MAX_NODES", "compose_documents", "is_text", "load_documents"]
 
-Json = Any
 MAX_NODES: Final = 1_000_000  # of one stream, keys included: three megabytes of the shortest lists have more
 MAX_ALIAS_NODES: Final = 100_000  # what aliases stand for, counted as often as used
 MAX_DIRECTIVES: Final = 64
@@ -37,7 +37,7 @@ _DIRECTIVE: Final = re.compile(r"^%", re.MULTILINE)
 _SafeLoader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader, where built
 
 
-def load_documents(text: str, *, plain: bool = False) -> list[Json]:
+def load_documents(text: str, *, plain: bool = False) -> list[JsonValue]:
     """Return the documents of a stream, None for empty ones; raise ParseError.
 
     `plain`: numbers are floats and repeated keys are forgotten.
@@ -88,10 +88,10 @@ class _Open:
 
     def __init__(self, anchor: str | None, *, is_mapping: bool) -> None:
         self.anchor = anchor
-        self.items: list[Json] = []  # of a list
-        self.value: list[tuple[str, Json]] | None = [] if is_mapping else None  # of a mapping
+        self.items: list[JsonValue] = []  # of a list
+        self.value: list[tuple[str, JsonValue]] | None = [] if is_mapping else None  # of a mapping
         self.key: Any = _NO_KEY  # of a mapping: the key that waits for its value
-        self.merged: list[Json] = []  # of a mapping: values of `<<`
+        self.merged: list[JsonValue] = []  # of a mapping: values of `<<`
         self.size = 1  # nodes, aliases counted as what they stand for
         self.depth = 1  # levels
 
@@ -104,10 +104,12 @@ class _Builder:
     """Builds values from events."""
 
     def __init__(self, *, plain: bool) -> None:
-        self.documents: list[Json] = []
+        self.documents: list[JsonValue] = []
         self._plain = plain
         self._stack: list[_Open] = []
-        self._anchors: dict[str, tuple[Json, int, int] | None] = {}  # value, size, depth; None: not ended
+        self._anchors: dict[
+            str, tuple[JsonValue, int, int] | None
+        ] = {}  # value, size, depth; None: not ended
         self._n_nodes = 0
         self._n_alias_nodes = 0
         self._is_empty = True  # the document under way
@@ -158,7 +160,7 @@ class _Builder:
 
     def _end(self) -> None:
         ended = self._stack.pop()
-        value: Json = ended.items
+        value: JsonValue = ended.items
         if ended.value is not None:
             pairs = ended.value
             if ended.merged:
@@ -184,7 +186,7 @@ class _Builder:
             raise ParseError(_TOO_DEEP)
         self._add(value, size, depth)
 
-    def _add(self, value: Json, size: int, depth: int) -> None:
+    def _add(self, value: JsonValue, size: int, depth: int) -> None:
         """Put a value into what is open, or among the documents."""
         if not self._stack:
             self.documents.append(value)
@@ -207,11 +209,11 @@ class _Builder:
             else:
                 parent.value.append((key, value))
 
-    def _with_merged(self, ended: _Open) -> list[tuple[str, Json]]:
+    def _with_merged(self, ended: _Open) -> list[tuple[str, JsonValue]]:
         """Return a mapping's members after those of `<<` that it does not have itself."""
         assert ended.value is not None
         own = {key for key, _ in ended.value}
-        found: dict[str, Json] = {}
+        found: JsonObject = {}
         for value in ended.merged:
             for source in value if isinstance(value, list) else [value]:
                 if not isinstance(source, dict):
@@ -225,7 +227,7 @@ class _Builder:
         return [*found.items(), *ended.value]
 
 
-def _key(value: Json) -> str:
+def _key(value: JsonValue) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -245,7 +247,7 @@ def _problem(text: str, event: Any) -> ParseError:
 # --- scalars ----------------------------------------------------------------------------
 
 
-def _scalar(event: Any, plain: bool) -> Json:
+def _scalar(event: Any, plain: bool) -> JsonValue:
     text: str = event.value
     tag: str | None = event.tag
     if tag is None or tag == "!":
@@ -316,7 +318,7 @@ _BOOLS: Final = {
     **dict.fromkeys(("no", "false", "off"), False),
 }
 _PREFIX: Final = "tag:yaml.org,2002:"
-_CONSTRUCT: Final[dict[str, Callable[[str], Json]]] = {
+_CONSTRUCT: Final[dict[str, Callable[[str], JsonValue]]] = {
     f"{_PREFIX}str": _text,
     f"{_PREFIX}int": _int,
     f"{_PREFIX}float": _float,

@@ -10,19 +10,17 @@ as a field error. Paths leave out `exactly` (and, for templates, the second
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from dray.api.json_types import JsonMapping
 from dray.api.validation.fields import FieldError, Path, forbidden
 from dray.api.well_known import ADMIN_ACCESS_LABEL
-
-Json = Mapping[str, Any]
 
 _DETAIL = (
     f"admin access to devices requires the `{ADMIN_ACCESS_LABEL}: true` label on the containing namespace"
 )
 
 
-def check_admin_access(obj: Json, namespace_labels: Mapping[str, str] | None) -> list[FieldError]:
+def check_admin_access(obj: JsonMapping, namespace_labels: Mapping[str, str] | None) -> list[FieldError]:
     """Check a new ResourceClaim or ResourceClaimTemplate."""
     spec = obj.get("spec") or {}
     if obj.get("kind") == "ResourceClaimTemplate" or "spec" in spec:
@@ -35,7 +33,7 @@ def check_admin_access(obj: Json, namespace_labels: Mapping[str, str] | None) ->
 
 
 def check_admin_access_of_status(
-    new: Json, old: Json, namespace_labels: Mapping[str, str] | None
+    new: JsonMapping, old: JsonMapping, namespace_labels: Mapping[str, str] | None
 ) -> list[FieldError]:
     """Check a status update of a ResourceClaim; what was granted once stays granted."""
     if _admin_result(old) is not None:
@@ -51,7 +49,7 @@ def _unless_granted(path: Path, namespace_labels: Mapping[str, str] | None) -> l
     return [] if (namespace_labels or {}).get(ADMIN_ACCESS_LABEL) == "true" else [forbidden(path, _DETAIL)]
 
 
-def _admin_result(claim: Json) -> int | None:
+def _admin_result(claim: JsonMapping) -> int | None:
     allocation = (claim.get("status") or {}).get("allocation") or {}
     results = (allocation.get("devices") or {}).get("results") or []
     return next((number for number, result in enumerate(results) if result.get("adminAccess")), None)

@@ -11,20 +11,16 @@ A default without values or range is not looked at, as in the reference.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from dray.api.json_types import JsonMapping
 from dray.api.quantity import INT64_MAX, Quantity, parse_quantity
 from dray.api.validation.fields import FieldError, Path, duplicate, forbidden, invalid, required, too_many
-
-Json = Mapping[str, Any]
 
 VALID_VALUES_MAX = 10
 _NANOS_PER_UNIT = 10**9
 
 
 def validate_capacity(
-    capacity: Json, path: Path, *, is_shared: bool, with_fractions: bool
+    capacity: JsonMapping, path: Path, *, is_shared: bool, with_fractions: bool
 ) -> list[FieldError]:
     """Check one capacity of a device; only shared devices may have a request policy."""
     policy, path = capacity.get("requestPolicy"), path.child("requestPolicy")
@@ -90,7 +86,7 @@ def _no_default(default: Quantity, path: Path) -> FieldError:
 class _Range:
     """A valid range with the default and the capacity it belongs to."""
 
-    def __init__(self, default: Quantity, value_range: Json, total: Quantity, path: Path) -> None:
+    def __init__(self, default: Quantity, value_range: JsonMapping, total: Quantity, path: Path) -> None:
         def amount(name: str) -> Quantity | None:
             return None if value_range.get(name) is None else parse_quantity(value_range[name])
 

@@ -9,9 +9,9 @@ there is never judged again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from dray.api.json_types import JsonMapping
 from dray.api.validation.claims import RequestNames, validate_configuration, validate_toleration_values
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.declared import check_declared
@@ -31,8 +31,6 @@ from dray.api.validation.names import validate_driver_name, validate_label, vali
 from dray.api.validation.raw_objects import validate_raw_object
 from dray.api.validation.resource_rules import RESOURCE_CLAIM
 from dray.api.validation.selectors import validate_conditions, validate_node_selector
-
-Json = Mapping[str, Any]
 
 RESERVED_FOR_MAX = 256
 RESULTS_MAX = 32
@@ -54,7 +52,7 @@ class SharedDevice(NamedTuple):
     share: str
 
     @classmethod
-    def of(cls, entry: Json) -> SharedDevice:
+    def of(cls, entry: JsonMapping) -> SharedDevice:
         """Read the identity from an allocation result or a device status."""
         return cls(*(entry.get(name) or "" for name in ("driver", "pool", "device", "shareID")))
 
@@ -63,7 +61,7 @@ class SharedDevice(NamedTuple):
         return {"Driver": self.driver, "Pool": self.pool, "Device": self.device, "ShareID": self.share}
 
 
-def validate_claim_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_claim_status(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check an update of a claim's status; metadata and spec are those of the stored claim."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     status, old_status = new.get("status") or {}, old.get("status") or {}
@@ -81,12 +79,14 @@ def validate_claim_status(new: Json, old: Json, context: ValidationContext) -> l
     )
 
 
-def _allocated(status: Json) -> set[SharedDevice]:
+def _allocated(status: JsonMapping) -> set[SharedDevice]:
     devices = (status.get("allocation") or {}).get("devices") or {}
     return {SharedDevice.of(result) for result in devices.get("results") or []}
 
 
-def _validate_reservations(status: Json, old_status: Json, *, is_deleted: bool) -> list[FieldError]:
+def _validate_reservations(
+    status: JsonMapping, old_status: JsonMapping, *, is_deleted: bool
+) -> list[FieldError]:
     consumers, path = status.get("reservedFor") or [], _STATUS.child("reservedFor")
     errors: list[FieldError] = []
     if len(consumers) <= RESERVED_FOR_MAX:
@@ -103,8 +103,8 @@ def _validate_reservations(status: Json, old_status: Json, *, is_deleted: bool) 
     return errors
 
 
-def _has_new(consumers: list[Json], old_consumers: list[Json]) -> bool:
-    def identity(consumer: Json) -> tuple[str, ...]:
+def _has_new(consumers: list[JsonMapping], old_consumers: list[JsonMapping]) -> bool:
+    def identity(consumer: JsonMapping) -> tuple[str, ...]:
         return tuple(consumer.get(name) or "" for name in ("apiGroup", "resource", "name", "uid"))
 
     return not {identity(consumer) for consumer in consumers} <= {
@@ -115,7 +115,7 @@ def _has_new(consumers: list[Json], old_consumers: list[Json]) -> bool:
 # --- allocation --------------------------------------------------------------------------
 
 
-def _validate_allocation(allocation: Json, path: Path, names: RequestNames) -> list[FieldError]:
+def _validate_allocation(allocation: JsonMapping, path: Path, names: RequestNames) -> list[FieldError]:
     devices = allocation.get("devices") or {}
     results, config = devices.get("results") or [], devices.get("config") or []
     errors: list[FieldError] = []
@@ -132,7 +132,7 @@ def _validate_allocation(allocation: Json, path: Path, names: RequestNames) -> l
     return errors
 
 
-def _validate_result(result: Json, path: Path, names: RequestNames) -> list[FieldError]:
+def _validate_result(result: JsonMapping, path: Path, names: RequestNames) -> list[FieldError]:
     errors = names.validate(result.get("request") or "", path.child("request"))
     errors += validate_label(result.get("device") or "", path.child("device"))
     errors += validate_binding_conditions(result, path)
@@ -142,7 +142,7 @@ def _validate_result(result: Json, path: Path, names: RequestNames) -> list[Fiel
     )
 
 
-def validate_binding_conditions(device: Json, path: Path) -> list[FieldError]:
+def validate_binding_conditions(device: JsonMapping, path: Path) -> list[FieldError]:
     """Check the conditions that binding waits for and those that make it fail: both lists or neither."""
     wanted, failures = device.get("bindingConditions") or [], device.get("bindingFailureConditions") or []
     errors: list[FieldError] = []
@@ -184,14 +184,14 @@ def validate_skipped_operations(operations: list[str], path: Path) -> list[Field
 # --- devices -----------------------------------------------------------------------------
 
 
-def _validate_devices(devices: list[Json], allocated: set[SharedDevice]) -> list[FieldError]:
+def _validate_devices(devices: list[JsonMapping], allocated: set[SharedDevice]) -> list[FieldError]:
     errors: list[FieldError] = []
     for number, device in enumerate(devices):
         errors += _validate_device(device, _STATUS.child("devices").at(number), allocated)
     return errors
 
 
-def _validate_device(device: Json, path: Path, allocated: set[SharedDevice]) -> list[FieldError]:
+def _validate_device(device: JsonMapping, path: Path, allocated: set[SharedDevice]) -> list[FieldError]:
     errors = validate_driver_name(device.get("driver") or "", path.child("driver"))
     errors += validate_pool_name(device.get("pool") or "", path.child("pool"))
     errors += validate_label(device.get("device") or "", path.child("device"))
@@ -207,7 +207,7 @@ def _validate_device(device: Json, path: Path, allocated: set[SharedDevice]) -> 
     return errors + _validate_addresses(device.get("networkData") or {}, path.child("networkData", "ips"))
 
 
-def _validate_addresses(network: Json, path: Path) -> list[FieldError]:
+def _validate_addresses(network: JsonMapping, path: Path) -> list[FieldError]:
     addresses = network.get("ips") or []
     if len(addresses) > IPS_MAX:
         return []

@@ -12,10 +12,9 @@ become stricter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from dray.api.json_types import JsonMapping
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.declared import check_declared
 from dray.api.validation.equality import is_same
@@ -47,8 +46,6 @@ from dray.api.validation.resource_rules import (
     RESOURCE_CLAIM_TEMPLATE,
 )
 
-Json = Mapping[str, Any]
-
 EXPRESSION_MAX_BYTES = 10 * 1024
 EXPRESSION_MAX_COST = 1_000_000
 PARAMETERS_MAX_BYTES = 10 * 1024
@@ -64,7 +61,7 @@ _SPEC = Path("spec")
 # --- kinds -------------------------------------------------------------------------------
 
 
-def validate_claim(claim: Json, context: ValidationContext) -> list[FieldError]:
+def validate_claim(claim: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new ResourceClaim."""
     errors = validate_new_metadata(metadata_of(claim), namespaced=True)
     accepted = context.accepted
@@ -79,7 +76,7 @@ def validate_claim(claim: Json, context: ValidationContext) -> list[FieldError]:
     return errors + found
 
 
-def _validate_new_spec(claim: Json, context: ValidationContext) -> list[FieldError]:
+def _validate_new_spec(claim: JsonMapping, context: ValidationContext) -> list[FieldError]:
     errors = validate_claim_spec(claim.get("spec") or {}, _SPEC, context)
     # The status of a new claim is thrown away, so nobody shall be told that it is wrong.
     fresh = {"spec": claim.get("spec")}
@@ -88,7 +85,7 @@ def _validate_new_spec(claim: Json, context: ValidationContext) -> list[FieldErr
     )
 
 
-def validate_claim_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_claim_update(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check an update of a ResourceClaim's metadata; its spec may not change."""
     errors = validate_changed_metadata_strictly(new, old)
     if not is_same(new.get("spec"), old.get("spec")):
@@ -96,14 +93,14 @@ def validate_claim_update(new: Json, old: Json, context: ValidationContext) -> l
     return errors
 
 
-def validate_changed_metadata_strictly(new: Json, old: Json) -> list[FieldError]:
+def validate_changed_metadata_strictly(new: JsonMapping, old: JsonMapping) -> list[FieldError]:
     """Check changed metadata by the rules for new and for changed objects; each complaint counts once."""
     created = validate_new_metadata(metadata_of(new), namespaced="namespace" in metadata_of(old))
     changed = validate_changed_metadata(metadata_of(new), metadata_of(old))
     return created + changed
 
 
-def validate_template(template: Json, context: ValidationContext) -> list[FieldError]:
+def validate_template(template: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new ResourceClaimTemplate."""
     errors = _validate_template(template, context)
     return errors + check_declared(
@@ -111,14 +108,16 @@ def validate_template(template: Json, context: ValidationContext) -> list[FieldE
     )
 
 
-def _validate_template(template: Json, context: ValidationContext) -> list[FieldError]:
+def _validate_template(template: JsonMapping, context: ValidationContext) -> list[FieldError]:
     errors = validate_new_metadata(metadata_of(template), namespaced=True)
     spec = template.get("spec") or {}
     errors += validate_template_metadata(spec.get("metadata"), _SPEC.child("metadata"))
     return errors + validate_claim_spec(spec.get("spec") or {}, _SPEC.child("spec"), context)
 
 
-def validate_template_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_template_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check an update of a ResourceClaimTemplate; its spec may not change, and is judged all the same."""
     errors = _validate_template(new, context)
     errors += validate_changed_metadata(metadata_of(new), metadata_of(old))
@@ -128,7 +127,7 @@ def validate_template_update(new: Json, old: Json, context: ValidationContext) -
     )
 
 
-def validate_class(device_class: Json, context: ValidationContext) -> list[FieldError]:
+def validate_class(device_class: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new DeviceClass."""
     errors = validate_new_metadata(
         metadata_of(device_class),
@@ -143,7 +142,7 @@ def validate_class(device_class: Json, context: ValidationContext) -> list[Field
     )
 
 
-def validate_class_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_class_update(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check an update of a DeviceClass; unchanged selectors and configuration count as stored."""
     errors = validate_new_metadata(
         metadata_of(new),
@@ -157,7 +156,9 @@ def validate_class_update(new: Json, old: Json, context: ValidationContext) -> l
     return errors + check_declared(DEVICE_CLASS, new, old, features=context.features, version=context.version)
 
 
-def _validate_class_spec(spec: Json, old: Json | None, context: ValidationContext) -> list[FieldError]:
+def _validate_class_spec(
+    spec: JsonMapping, old: JsonMapping | None, context: ValidationContext
+) -> list[FieldError]:
     selectors, config = spec.get("selectors") or [], spec.get("config") or []
     stored = old is not None and is_same(selectors, old.get("selectors"))
     walk = _ClaimWalk(context, stored=stored)
@@ -175,7 +176,7 @@ def _validate_class_spec(spec: Json, old: Json | None, context: ValidationContex
 class RequestNames:
     """The requests of a claim and the subrequests of each."""
 
-    def __init__(self, device_claim: Json) -> None:
+    def __init__(self, device_claim: JsonMapping) -> None:
         self._subrequests_by_request: dict[str, frozenset[str]] = {
             request.get("name") or "": frozenset(
                 subrequest.get("name") or "" for subrequest in request.get("firstAvailable") or []
@@ -208,7 +209,7 @@ class RequestNames:
         ]
 
 
-def validate_claim_spec(spec: Json, path: Path, context: ValidationContext) -> list[FieldError]:
+def validate_claim_spec(spec: JsonMapping, path: Path, context: ValidationContext) -> list[FieldError]:
     """Check the spec of a new claim."""
     device_claim, path = spec.get("devices") or {}, path.child("devices")
     requests = device_claim.get("requests") or []
@@ -238,7 +239,7 @@ def validate_claim_spec(spec: Json, path: Path, context: ValidationContext) -> l
     return errors
 
 
-def _constrained_attributes(constraints: list[Json]) -> dict[str, set[str]]:
+def _constrained_attributes(constraints: list[JsonMapping]) -> dict[str, set[str]]:
     """Map each target of constraints ("" means every request) to the attributes they compare."""
     attributes_by_target: dict[str, set[str]] = {}
     for constraint in constraints:
@@ -251,7 +252,9 @@ def _constrained_attributes(constraints: list[Json]) -> dict[str, set[str]]:
     return attributes_by_target
 
 
-def _validate_constraint_kind(constraint: Json, path: Path, context: ValidationContext) -> list[FieldError]:
+def _validate_constraint_kind(
+    constraint: JsonMapping, path: Path, context: ValidationContext
+) -> list[FieldError]:
     if constraint.get("matchAttribute") is not None or constraint.get("distinctAttribute") is not None:
         return []
     if "DRAConsumableCapacity" not in context.features:
@@ -261,7 +264,7 @@ def _validate_constraint_kind(constraint: Json, path: Path, context: ValidationC
     return [required(path, detail)]
 
 
-def validate_configuration(entry: Json, path: Path, *, stored: bool = False) -> list[FieldError]:
+def validate_configuration(entry: JsonMapping, path: Path, *, stored: bool = False) -> list[FieldError]:
     """Check the configuration of a class, claim or allocation; the driver's name is a declared rule."""
     opaque, path = entry.get("opaque"), path.child("opaque")
     if opaque is None:
@@ -271,7 +274,7 @@ def validate_configuration(entry: Json, path: Path, *, stored: bool = False) -> 
     )
 
 
-def validate_toleration_value(toleration: Json, path: Path) -> list[FieldError]:
+def validate_toleration_value(toleration: JsonMapping, path: Path) -> list[FieldError]:
     """Check that the value of a toleration suits its operator; all else about it is declared."""
     operator, value = toleration.get("operator") or "", toleration.get("value") or ""
     if operator == "Exists" and value:
@@ -281,7 +284,7 @@ def validate_toleration_value(toleration: Json, path: Path) -> list[FieldError]:
     return []
 
 
-def validate_toleration_values(tolerations: list[Json] | None, path: Path) -> list[FieldError]:
+def validate_toleration_values(tolerations: list[JsonMapping] | None, path: Path) -> list[FieldError]:
     """Check the values of all tolerations."""
     return [
         error
@@ -299,7 +302,7 @@ class _ClaimWalk:
     attributes_by_target: dict[str, set[str]] = field(default_factory=dict)
     derived_cost: int = 0
 
-    def request(self, request: Json, path: Path) -> list[FieldError]:
+    def request(self, request: JsonMapping, path: Path) -> list[FieldError]:
         name = request.get("name") or ""
         errors = validate_label(name, path.child("name"))
         exactly, alternatives = request.get("exactly"), request.get("firstAvailable") or []
@@ -321,13 +324,13 @@ class _ClaimWalk:
                 errors += self._selection(subrequest, here, f"{name}/{inner_name}")
         return errors
 
-    def _selection(self, request: Json, path: Path, target: str) -> list[FieldError]:
+    def _selection(self, request: JsonMapping, path: Path, target: str) -> list[FieldError]:
         errors = self.selectors(request.get("selectors") or [], path.child("selectors"))
         errors += self._derived_attributes(request, path.child("derivedAttributes"), target)
         errors += _validate_count(request, path)
         return errors + validate_toleration_values(request.get("tolerations"), path.child("tolerations"))
 
-    def selectors(self, selectors: list[Json], path: Path) -> list[FieldError]:
+    def selectors(self, selectors: list[JsonMapping], path: Path) -> list[FieldError]:
         if len(selectors) > SELECTORS_MAX:
             return []
         errors: list[FieldError] = []
@@ -342,7 +345,7 @@ class _ClaimWalk:
                 )
         return errors
 
-    def _derived_attributes(self, request: Json, path: Path, target: str) -> list[FieldError]:
+    def _derived_attributes(self, request: JsonMapping, path: Path, target: str) -> list[FieldError]:
         errors: list[FieldError] = []
         seen: set[str] = set()
         for number, attribute in enumerate(request.get("derivedAttributes") or []):
@@ -383,7 +386,7 @@ class _ClaimWalk:
         return []
 
 
-def _validate_count(request: Json, path: Path) -> list[FieldError]:
+def _validate_count(request: JsonMapping, path: Path) -> list[FieldError]:
     mode, count = request.get("allocationMode") or "", request.get("count") or 0
     if mode == "All" and count != 0:
         return [invalid(path.child("count"), count, "must not be specified when allocationMode is 'All'")]

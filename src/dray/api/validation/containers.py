@@ -8,9 +8,10 @@ if it is there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
+from dray.api.json_types import JsonMapping
 from dray.api.validation.fields import (
     FieldError,
     Path,
@@ -32,8 +33,6 @@ from dray.api.validation.formats import (
 )
 from dray.api.validation.names import validate_label, validate_subdomain
 from dray.api.validation.resource_lists import validate_requirements
-
-Json = Mapping[str, Any]
 
 _INT32_MAX = 2**31 - 1
 _NOT_FOR_INIT = "may not be set for init containers without restartPolicy=Always"
@@ -64,7 +63,7 @@ _KNOWN_FIELD_PATHS = _FIELD_PATHS | {
 
 
 def validate_containers(
-    containers: list[Json], path: Path, *, volume_names: Collection[str], claim_names: Collection[str]
+    containers: list[JsonMapping], path: Path, *, volume_names: Collection[str], claim_names: Collection[str]
 ) -> list[FieldError]:
     """Check the regular containers of a pod; there must be one."""
     if not containers:
@@ -84,8 +83,8 @@ def validate_containers(
 
 
 def validate_init_containers(
-    containers: list[Json],
-    regular: list[Json],
+    containers: list[JsonMapping],
+    regular: list[JsonMapping],
     path: Path,
     *,
     volume_names: Collection[str],
@@ -117,7 +116,7 @@ def validate_init_containers(
 
 
 def _validate_container(
-    container: Json, path: Path, volume_names: Collection[str], claim_names: Collection[str]
+    container: JsonMapping, path: Path, volume_names: Collection[str], claim_names: Collection[str]
 ) -> list[FieldError]:
     name = container.get("name") or ""
     errors = validate_label(name, path.child("name")) if name else [required(path.child("name"))]
@@ -142,7 +141,7 @@ def _validate_container(
 # --- ports -------------------------------------------------------------------------------
 
 
-def _validate_ports(ports: list[Json], path: Path) -> list[FieldError]:
+def _validate_ports(ports: list[JsonMapping], path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     names: set[str] = set()
     for number, port in enumerate(ports):
@@ -166,7 +165,7 @@ def _validate_ports(ports: list[Json], path: Path) -> list[FieldError]:
     return errors
 
 
-def _validate_host_ports(containers: list[Json], path: Path) -> list[FieldError]:
+def _validate_host_ports(containers: list[JsonMapping], path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     taken: set[str] = set()
     for number, container in enumerate(containers):
@@ -183,7 +182,7 @@ def _validate_host_ports(containers: list[Json], path: Path) -> list[FieldError]
 # --- environment and mounts --------------------------------------------------------------
 
 
-def _validate_environment(variables: list[Json], path: Path) -> list[FieldError]:
+def _validate_environment(variables: list[JsonMapping], path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     for number, variable in enumerate(variables):
         here = path.at(number)
@@ -197,7 +196,7 @@ def _validate_environment(variables: list[Json], path: Path) -> list[FieldError]
     return errors
 
 
-def _validate_value_source(source: Json, value: str, path: Path) -> list[FieldError]:
+def _validate_value_source(source: JsonMapping, value: str, path: Path) -> list[FieldError]:
     kinds = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
     given = [kind for kind in kinds if source.get(kind) is not None]
     errors: list[FieldError] = []
@@ -216,7 +215,7 @@ def _validate_value_source(source: Json, value: str, path: Path) -> list[FieldEr
     return errors
 
 
-def _validate_key_reference(reference: Json, path: Path) -> list[FieldError]:
+def _validate_key_reference(reference: JsonMapping, path: Path) -> list[FieldError]:
     name, key = reference.get("name") or "", reference.get("key") or ""
     errors = invalid_each(path.child("name"), name, dns_subdomain(name))
     return errors + (
@@ -225,7 +224,7 @@ def _validate_key_reference(reference: Json, path: Path) -> list[FieldError]:
 
 
 def validate_field_reference(
-    reference: Json, path: Path, allowed: frozenset[str] = _FIELD_PATHS
+    reference: JsonMapping, path: Path, allowed: frozenset[str] = _FIELD_PATHS
 ) -> list[FieldError]:
     """Check a reference to a field of the pod itself."""
     field_path, version = reference.get("fieldPath") or "", reference.get("apiVersion") or "v1"
@@ -251,7 +250,7 @@ def validate_field_reference(
     return [not_supported(path.child("fieldPath"), field_path, sorted(allowed))]
 
 
-def _validate_environment_sources(sources: list[Json], path: Path) -> list[FieldError]:
+def _validate_environment_sources(sources: list[JsonMapping], path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     for number, source in enumerate(sources):
         here = path.at(number)
@@ -270,7 +269,7 @@ def _validate_environment_sources(sources: list[Json], path: Path) -> list[Field
     return errors
 
 
-def _validate_mounts(container: Json, path: Path, volume_names: Collection[str]) -> list[FieldError]:
+def _validate_mounts(container: JsonMapping, path: Path, volume_names: Collection[str]) -> list[FieldError]:
     mounts, devices = container.get("volumeMounts") or [], container.get("volumeDevices") or []
     errors: list[FieldError] = []
     for field, entries, place in (
@@ -309,7 +308,7 @@ def validate_descending_path(text: str, path: Path) -> list[FieldError]:
 # --- life --------------------------------------------------------------------------------
 
 
-def _validate_life(container: Json, path: Path) -> list[FieldError]:
+def _validate_life(container: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     lifecycle = container.get("lifecycle") or {}
     for hook in ("postStart", "preStop"):
@@ -321,7 +320,7 @@ def _validate_life(container: Json, path: Path) -> list[FieldError]:
     return errors
 
 
-def _validate_probe(kind: str, probe: Json, path: Path) -> list[FieldError]:
+def _validate_probe(kind: str, probe: JsonMapping, path: Path) -> list[FieldError]:
     errors = _validate_handler(probe, path)
     for field in (
         "initialDelaySeconds",
@@ -351,7 +350,7 @@ def _validate_probe(kind: str, probe: Json, path: Path) -> list[FieldError]:
     return errors
 
 
-def _validate_handler(handler: Json, path: Path) -> list[FieldError]:
+def _validate_handler(handler: JsonMapping, path: Path) -> list[FieldError]:
     given = [kind for kind in _HANDLERS if handler.get(kind) is not None]
     if not given:
         return [required(path, "must specify a handler type")]
@@ -376,7 +375,7 @@ def _validate_port_reference(port: Any, path: Path) -> list[FieldError]:
     return invalid_each(path, port or 0, port_number(port or 0))
 
 
-def _validate_restart_policy(container: Json, path: Path) -> list[FieldError]:
+def _validate_restart_policy(container: JsonMapping, path: Path) -> list[FieldError]:
     policy, rules = container.get("restartPolicy"), container.get("restartPolicyRules") or []
     known = ("Always", "Never", "OnFailure")
     if policy is None:
@@ -387,7 +386,7 @@ def _validate_restart_policy(container: Json, path: Path) -> list[FieldError]:
     return [] if policy in known else [not_supported(path.child("restartPolicy"), policy, known)]
 
 
-def _validate_security(context: Json, path: Path) -> list[FieldError]:
+def _validate_security(context: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     for field in ("runAsUser", "runAsGroup"):
         value = context.get(field)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
-from typing import Any
 
+from dray.api.json_types import JsonMapping
 from dray.api.parsing import parse_json
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.equality import is_same
@@ -20,8 +19,6 @@ from dray.api.validation.metadata import (
     validate_new_metadata,
 )
 
-Json = Mapping[str, Any]
-
 DATA_MAX_BYTES = 1024 * 1024
 _SERVICE_ACCOUNT = "kubernetes.io/service-account.name"
 # Type of a secret -> keys it cannot do without.
@@ -33,18 +30,22 @@ _REQUIRED_KEYS = {
 }
 
 
-def validate_namespace(namespace: Json, context: ValidationContext) -> list[FieldError]:
+def validate_namespace(namespace: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new namespace."""
     errors = validate_new_metadata(metadata_of(namespace), namespaced=False, name_format=dns_label)
     return errors + _validate_namespace_finalizers(namespace, with_index=False)
 
 
-def validate_namespace_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_namespace_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed namespace; only metadata can change."""
     return validate_changed_metadata(metadata_of(new), metadata_of(old))
 
 
-def validate_namespace_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_namespace_status(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check the phase of a namespace: it follows from being deleted or not."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     phase, deleted = (new.get("status") or {}).get("phase") or "", metadata_of(new).get("deletionTimestamp")
@@ -56,13 +57,15 @@ def validate_namespace_status(new: Json, old: Json, context: ValidationContext) 
     return errors
 
 
-def validate_namespace_finalize(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_namespace_finalize(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check the finalizers that remain on a namespace (subresource `finalize`)."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     return errors + _validate_namespace_finalizers(new, with_index=True)
 
 
-def _validate_namespace_finalizers(namespace: Json, *, with_index: bool) -> list[FieldError]:
+def _validate_namespace_finalizers(namespace: JsonMapping, *, with_index: bool) -> list[FieldError]:
     errors: list[FieldError] = []
     for number, name in enumerate((namespace.get("spec") or {}).get("finalizers") or []):
         path = Path("spec.finalizers")
@@ -77,7 +80,7 @@ def _validate_namespace_finalizers(namespace: Json, *, with_index: bool) -> list
 # --- ConfigMap and Secret ----------------------------------------------------------------
 
 
-def validate_config_map(config_map: Json, context: ValidationContext) -> list[FieldError]:
+def validate_config_map(config_map: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new ConfigMap."""
     errors = validate_new_metadata(metadata_of(config_map), namespaced=True)
     data, binary = config_map.get("data") or {}, config_map.get("binaryData") or {}
@@ -93,13 +96,15 @@ def validate_config_map(config_map: Json, context: ValidationContext) -> list[Fi
     return errors
 
 
-def validate_config_map_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_config_map_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed ConfigMap; an immutable one keeps its data."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     return errors + _keep_if_immutable(new, old, ("data", "binaryData")) + validate_config_map(new, context)
 
 
-def validate_secret(secret: Json, context: ValidationContext) -> list[FieldError]:
+def validate_secret(secret: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new Secret."""
     errors = validate_new_metadata(metadata_of(secret), namespaced=True)
     data, path = secret.get("data") or {}, Path("data")
@@ -110,14 +115,16 @@ def validate_secret(secret: Json, context: ValidationContext) -> list[FieldError
     return errors + _validate_secret_type(secret, data, path)
 
 
-def validate_secret_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_secret_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed Secret; its type stays."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     errors += validate_immutable(new.get("type"), old.get("type"), Path("type"))
     return errors + _keep_if_immutable(new, old, ("data",)) + validate_secret(new, context)
 
 
-def _validate_secret_type(secret: Json, data: Json, path: Path) -> list[FieldError]:
+def _validate_secret_type(secret: JsonMapping, data: JsonMapping, path: Path) -> list[FieldError]:
     kind = secret.get("type") or ""
     if kind == "kubernetes.io/service-account-token":
         if (metadata_of(secret).get("annotations") or {}).get(_SERVICE_ACCOUNT):
@@ -136,7 +143,7 @@ def _validate_secret_type(secret: Json, data: Json, path: Path) -> list[FieldErr
     return []
 
 
-def _keep_if_immutable(new: Json, old: Json, fields: tuple[str, ...]) -> list[FieldError]:
+def _keep_if_immutable(new: JsonMapping, old: JsonMapping, fields: tuple[str, ...]) -> list[FieldError]:
     if not old.get("immutable"):
         return []
     detail = "field is immutable when `immutable` is set"
@@ -154,29 +161,31 @@ def _decoded_size(text: str | None) -> int:
 # --- ServiceAccount and Lease ------------------------------------------------------------
 
 
-def validate_service_account(account: Json, context: ValidationContext) -> list[FieldError]:
+def validate_service_account(account: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new ServiceAccount."""
     return validate_new_metadata(metadata_of(account), namespaced=True)
 
 
-def validate_service_account_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_service_account_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed ServiceAccount."""
     return validate_changed_metadata(metadata_of(new), metadata_of(old))
 
 
-def validate_lease(lease: Json, context: ValidationContext) -> list[FieldError]:
+def validate_lease(lease: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new Lease."""
     errors = validate_new_metadata(metadata_of(lease), namespaced=True, qualified_finalizers=False)
     return errors + _validate_lease_spec(lease.get("spec") or {})
 
 
-def validate_lease_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_lease_update(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a renewed Lease."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old), qualified_finalizers=False)
     return errors + _validate_lease_spec(new.get("spec") or {})
 
 
-def _validate_lease_spec(spec: Json) -> list[FieldError]:
+def _validate_lease_spec(spec: JsonMapping) -> list[FieldError]:
     errors: list[FieldError] = []
     duration, transitions, path = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions"), Path("spec")
     if duration is not None and duration <= 0:

@@ -6,9 +6,7 @@ one is stored. Schemas must be structural: every level says its type.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from dray.api.json_types import JsonMapping
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.fields import (
     FieldError,
@@ -27,13 +25,11 @@ from dray.api.validation.metadata import (
     validate_new_metadata,
 )
 
-Json = Mapping[str, Any]
-
 _SPEC = Path("spec")
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
 
 
-def validate_definition(definition: Json, context: ValidationContext) -> list[FieldError]:
+def validate_definition(definition: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new CustomResourceDefinition."""
     spec = definition.get("spec") or {}
     names, group = spec.get("names") or {}, spec.get("group") or ""
@@ -49,7 +45,9 @@ def validate_definition(definition: Json, context: ValidationContext) -> list[Fi
     return errors + _validate_stored_versions(spec.get("versions") or []) + _validate_spec(spec)
 
 
-def validate_definition_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_definition_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed CustomResourceDefinition; group, scope and names of served kinds stay."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old), qualified_finalizers=False)
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
@@ -69,7 +67,7 @@ def validate_definition_update(new: Json, old: Json, context: ValidationContext)
     )
 
 
-def _validate_spec(spec: Json) -> list[FieldError]:
+def _validate_spec(spec: JsonMapping) -> list[FieldError]:
     group, path = spec.get("group") or "", _SPEC.child("group")
     problems = dns_subdomain(group)
     errors: list[FieldError] = []
@@ -87,7 +85,7 @@ def _validate_spec(spec: Json) -> list[FieldError]:
     return errors + _validate_names(spec.get("names") or {}) + _validate_versions(spec.get("versions") or [])
 
 
-def _validate_names(names: Json) -> list[FieldError]:
+def _validate_names(names: JsonMapping) -> list[FieldError]:
     path = _SPEC.child("names")
     errors: list[FieldError] = []
     for field in ("plural", "singular", "kind", "listKind"):
@@ -109,7 +107,7 @@ def _validate_names(names: Json) -> list[FieldError]:
     return errors
 
 
-def _validate_versions(versions: list[Json]) -> list[FieldError]:
+def _validate_versions(versions: list[JsonMapping]) -> list[FieldError]:
     path = _SPEC.child("versions")
     errors: list[FieldError] = []
     seen: set[str] = set()
@@ -129,7 +127,7 @@ def _validate_versions(versions: list[Json]) -> list[FieldError]:
     return errors
 
 
-def _validate_stored_versions(versions: list[Json]) -> list[FieldError]:
+def _validate_stored_versions(versions: list[JsonMapping]) -> list[FieldError]:
     """Check what the server notes in the status of a new definition: its first storage version."""
     path, stored = Path("status.storedVersions"), [v.get("name") for v in versions if v.get("storage")]
     if not stored:
@@ -140,7 +138,7 @@ def _validate_stored_versions(versions: list[Json]) -> list[FieldError]:
     return [invalid(path, noted, detail.format(name)) for name in stored[1:]]
 
 
-def _validate_schemas(versions: list[Json]) -> list[FieldError]:
+def _validate_schemas(versions: list[JsonMapping]) -> list[FieldError]:
     """Check the schemas; where all versions share one, it is reported as the schema of the definition."""
     schemas = [(version.get("schema") or {}).get("openAPIV3Schema") for version in versions]
     if schemas and schemas[0] is not None and all(schema == schemas[0] for schema in schemas):
@@ -152,7 +150,7 @@ def _validate_schemas(versions: list[Json]) -> list[FieldError]:
     return errors
 
 
-def _validate_root(schema: Json, path: Path) -> list[FieldError]:
+def _validate_root(schema: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     if schema.get("type") != "object":
         if schema.get("type"):
@@ -162,7 +160,7 @@ def _validate_root(schema: Json, path: Path) -> list[FieldError]:
     return errors + _validate_schema(schema, path, is_root=True)
 
 
-def _validate_schema(schema: Json, path: Path, *, is_root: bool = False) -> list[FieldError]:
+def _validate_schema(schema: JsonMapping, path: Path, *, is_root: bool = False) -> list[FieldError]:
     """Check that a schema is structural, level by level."""
     errors: list[FieldError] = []
     kind = schema.get("type") or ""

@@ -9,9 +9,9 @@ errors always use the core words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from dray.api.json_types import JsonMapping
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.equality import is_same
 from dray.api.validation.fields import FieldError, Path, invalid, invalid_each, required
@@ -22,8 +22,6 @@ from dray.api.validation.metadata import (
     validate_immutable,
     validate_new_metadata,
 )
-
-Json = Mapping[str, Any]
 
 _LIMITS = {"reportingInstance": 128, "action": 128, "reason": 128, "message": 1024}
 # Core word -> the word of events.k8s.io.
@@ -53,17 +51,19 @@ _FROZEN = (
 )
 
 
-def validate_core_event(event: Json, context: ValidationContext) -> list[FieldError]:
+def validate_core_event(event: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check an event posted to the core group."""
     return _validate_event(event, "reportingComponent")
 
 
-def validate_core_event_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_core_event_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check an event changed through the core group."""
     return _validate_event(new, "reportingComponent")
 
 
-def validate_new_event(event: Json, context: ValidationContext) -> list[FieldError]:
+def validate_new_event(event: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check an event posted to events.k8s.io."""
     errors = _validate_event(event, "reportingController")
     errors += validate_new_metadata(metadata_of(event), namespaced=True)
@@ -80,7 +80,9 @@ def validate_new_event(event: Json, context: ValidationContext) -> list[FieldErr
     return errors
 
 
-def validate_new_event_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_new_event_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check an event changed through events.k8s.io: only its series may change."""
     errors = _validate_event(new, "reportingController")
     errors += validate_changed_metadata(metadata_of(new), metadata_of(old))
@@ -92,12 +94,12 @@ def validate_new_event_update(new: Json, old: Json, context: ValidationContext) 
     return errors
 
 
-def _get(event: Json, field: str) -> Any:
+def _get(event: JsonMapping, field: str) -> Any:
     value = event.get(field)
     return event.get(_NEW_WORDS[field]) if value is None and field in _NEW_WORDS else value
 
 
-def _validate_event(event: Json, controller_field: str) -> list[FieldError]:
+def _validate_event(event: JsonMapping, controller_field: str) -> list[FieldError]:
     namespace = metadata_of(event).get("namespace") or ""
     object_namespace = (_get(event, "involvedObject") or {}).get("namespace") or ""
     mismatch = invalid(Path("involvedObject.namespace"), object_namespace, "does not match event.namespace")
@@ -121,7 +123,7 @@ def _validate_event(event: Json, controller_field: str) -> list[FieldError]:
     return errors
 
 
-def _validate_series(event: Json) -> list[FieldError]:
+def _validate_series(event: JsonMapping) -> list[FieldError]:
     series = event.get("series")
     if series is None:
         return []

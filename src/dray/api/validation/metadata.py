@@ -9,9 +9,10 @@ well-known or qualified one (reported on `finalizers[i]`; the others say
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from dray.api.json_types import JsonMapping
 from dray.api.validation.equality import is_same
 from dray.api.validation.fields import (
     FieldError,
@@ -33,7 +34,6 @@ from dray.api.validation.formats import (
 )
 from dray.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 
-Json = Mapping[str, Any]
 NameFormat = Callable[[str], list[str]]
 
 METADATA = Path("metadata")
@@ -43,13 +43,13 @@ _SUBRESOURCE_MAX_BYTES = 256
 _MANAGER_MAX_BYTES = 128
 
 
-def metadata_of(obj: Json) -> Json:
+def metadata_of(obj: JsonMapping) -> JsonMapping:
     """Return the metadata of an object, empty if it has none."""
     return obj.get("metadata") or {}
 
 
 def validate_new_metadata(
-    metadata: Json,
+    metadata: JsonMapping,
     *,
     namespaced: bool,
     name_format: NameFormat = dns_subdomain,
@@ -75,7 +75,7 @@ def validate_new_metadata(
 
 
 def validate_new_name(
-    metadata: Json, name_format: NameFormat, *, checks_prefix: bool = True, path: Path = METADATA
+    metadata: JsonMapping, name_format: NameFormat, *, checks_prefix: bool = True, path: Path = METADATA
 ) -> list[FieldError]:
     """Check the name of a new object, and what it was generated from."""
     errors: list[FieldError] = []
@@ -90,7 +90,7 @@ def validate_new_name(
     return errors
 
 
-def _validate_descriptions(metadata: Json, path: Path) -> list[FieldError]:
+def _validate_descriptions(metadata: JsonMapping, path: Path) -> list[FieldError]:
     """Check what others say about an object: labels, annotations, owners. Most objects have few of them."""
     errors: list[FieldError] = []
     if metadata.get("labels"):
@@ -103,7 +103,7 @@ def _validate_descriptions(metadata: Json, path: Path) -> list[FieldError]:
 
 
 def validate_changed_metadata(
-    new: Json, old: Json, *, qualified_finalizers: bool = True, path: Path = METADATA
+    new: JsonMapping, old: JsonMapping, *, qualified_finalizers: bool = True, path: Path = METADATA
 ) -> list[FieldError]:
     """Check the metadata of an object that replaces another."""
     errors: list[FieldError] = []
@@ -136,7 +136,7 @@ _IDENTITY = (
 )
 
 
-def validate_template_metadata(metadata: Json | None, path: Path) -> list[FieldError]:
+def validate_template_metadata(metadata: JsonMapping | None, path: Path) -> list[FieldError]:
     """Check the metadata that a template passes on: labels and annotations, nothing that names an object."""
     metadata = metadata or {}
     errors = validate_labels(metadata.get("labels"), path.child("labels"))
@@ -170,7 +170,7 @@ def validate_immutable(new: Any, old: Any, path: Path) -> list[FieldError]:
     return [] if is_same(new, old) else [invalid(path, new, "field is immutable")]
 
 
-def _validate_qualified_finalizers(metadata: Json, path: Path) -> list[FieldError]:
+def _validate_qualified_finalizers(metadata: JsonMapping, path: Path) -> list[FieldError]:
     detail = "name is neither a standard finalizer name nor is it fully qualified"
     return [
         invalid(path.child("finalizers").at(number), name, detail)
@@ -179,7 +179,7 @@ def _validate_qualified_finalizers(metadata: Json, path: Path) -> list[FieldErro
     ]
 
 
-def validate_labels(labels: Json | None, path: Path) -> list[FieldError]:
+def validate_labels(labels: JsonMapping | None, path: Path) -> list[FieldError]:
     """Check keys and values of labels; both are reported on the map."""
     errors: list[FieldError] = []
     for key, value in (labels or {}).items():
@@ -188,7 +188,7 @@ def validate_labels(labels: Json | None, path: Path) -> list[FieldError]:
     return errors
 
 
-def validate_annotations(annotations: Json | None, path: Path) -> list[FieldError]:
+def validate_annotations(annotations: JsonMapping | None, path: Path) -> list[FieldError]:
     """Check keys of annotations (in any case) and their total size."""
     errors: list[FieldError] = []
     total = 0
@@ -208,14 +208,14 @@ def _validate_namespace(namespace: str, namespaced: bool, path: Path) -> list[Fi
     return invalid_each(path, namespace, dns_label(namespace))
 
 
-def _validate_generation(metadata: Json, path: Path) -> list[FieldError]:
+def _validate_generation(metadata: JsonMapping, path: Path) -> list[FieldError]:
     generation = metadata.get("generation") or 0
     if generation >= 0:
         return []
     return [invalid(path.child("generation"), generation, "must be greater than or equal to 0")]
 
 
-def _validate_owners(owners: list[Json], path: Path) -> list[FieldError]:
+def _validate_owners(owners: list[JsonMapping], path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     controller = ""
     for number, owner in enumerate(owners):
@@ -233,7 +233,7 @@ def _validate_owners(owners: list[Json], path: Path) -> list[FieldError]:
     return errors
 
 
-def _validate_owner(owner: Json, path: Path) -> list[FieldError]:
+def _validate_owner(owner: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     api_version = owner.get("apiVersion") or ""
     version_parts = api_version.split("/")
@@ -272,7 +272,7 @@ def _no_new_finalizers(new: list[str], old: list[str], path: Path) -> list[Field
     return [forbidden(path.child("finalizers"), detail)]
 
 
-def _validate_managed_fields(entries: list[Json], path: Path) -> list[FieldError]:
+def _validate_managed_fields(entries: list[JsonMapping], path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     for number, entry in enumerate(entries):
         if _is_sound_entry(entry):
@@ -291,7 +291,7 @@ def _validate_managed_fields(entries: list[Json], path: Path) -> list[FieldError
     return errors
 
 
-def _is_sound_entry(entry: Json) -> bool:
+def _is_sound_entry(entry: JsonMapping) -> bool:
     """Tell whether there is nothing to say about an entry, as with all that the server writes itself."""
     manager, subresource = entry.get("manager") or "", entry.get("subresource") or ""
     return (

@@ -7,18 +7,19 @@ the moment, and a refusal is a 403.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from dray.api.json_types import JsonMapping
 from dray.api.label_selectors import object_holds
 
-Json = Mapping[str, Any]
 Labels = Mapping[str, Mapping[str, str]]
 
 FEATURE = "DRANodeAllocatableResources"
 
 
 def check_declared_features(
-    resource_slice: Json, features_of_node: Mapping[str, frozenset[str]], labels_of_node: Labels | None = None
+    resource_slice: JsonMapping,
+    features_of_node: Mapping[str, frozenset[str]],
+    labels_of_node: Labels | None = None,
 ) -> list[str]:
     """Return why a slice may not be admitted; an empty list means: admit.
 
@@ -53,11 +54,11 @@ def check_declared_features(
     return reasons
 
 
-def _is_selected(name: str, labels: Mapping[str, str], terms: list[Json]) -> bool:
+def _is_selected(name: str, labels: Mapping[str, str], terms: list[JsonMapping]) -> bool:
     return any(_matches_term(name, labels, term) for term in terms)
 
 
-def _matches_term(name: str, labels: Mapping[str, str], term: Json) -> bool:
+def _matches_term(name: str, labels: Mapping[str, str], term: JsonMapping) -> bool:
     expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     # A term without requirements selects nothing.
     if not expressions and not fields:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
-from typing import Any
 
+from dray.api.json_types import JsonMapping
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.fields import (
     FieldError,
@@ -28,8 +27,6 @@ from dray.api.validation.metadata import metadata_of, validate_changed_metadata,
 from dray.api.validation.pod_scheduling import TAINT_EFFECTS
 from dray.api.validation.resource_lists import validate_amount
 
-Json = Mapping[str, Any]
-
 _FEATURE_NAME = re.compile(r"[A-Z][a-zA-Z0-9]*(/[a-zA-Z][a-zA-Z0-9]*)*")
 _FEATURE_RULE = (
     "must start with an UpperCamelCase segment, with subsequent segments separated by '/' "
@@ -38,7 +35,7 @@ _FEATURE_RULE = (
 _SPEC, _STATUS = Path("spec"), Path("status")
 
 
-def validate_node(node: Json, context: ValidationContext) -> list[FieldError]:
+def validate_node(node: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new node; a status is optional, but not arbitrary."""
     errors = validate_new_metadata(metadata_of(node), namespaced=False)
     errors += _validate_taints(node)
@@ -56,17 +53,17 @@ def validate_node(node: Json, context: ValidationContext) -> list[FieldError]:
     return errors
 
 
-def validate_node_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_node_update(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a changed node."""
     return validate_node(new, context) + validate_node_status(new, old, context)
 
 
-def validate_node_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_node_status(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check the changed status of a node, and what neither way may change."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     errors += _validate_amounts(new) + _validate_features(new)
     addresses = (new.get("status") or {}).get("addresses") or []
-    seen: list[Json] = []
+    seen: list[JsonMapping] = []
     for number, address in enumerate(addresses):
         if address in seen:
             errors.append(duplicate(_STATUS.child("addresses").at(number), address))
@@ -83,7 +80,7 @@ def validate_node_status(new: Json, old: Json, context: ValidationContext) -> li
     return errors + _validate_taints(new)
 
 
-def _validate_taints(node: Json) -> list[FieldError]:
+def _validate_taints(node: JsonMapping) -> list[FieldError]:
     path = Path("metadata").child("taints")
     errors: list[FieldError] = []
     seen: set[tuple[str, str]] = set()
@@ -104,7 +101,7 @@ def _validate_taints(node: Json) -> list[FieldError]:
     return errors
 
 
-def _validate_amounts(node: Json) -> list[FieldError]:
+def _validate_amounts(node: JsonMapping) -> list[FieldError]:
     status = node.get("status") or {}
     return [
         error
@@ -114,7 +111,7 @@ def _validate_amounts(node: Json) -> list[FieldError]:
     ]
 
 
-def _validate_features(node: Json) -> list[FieldError]:
+def _validate_features(node: JsonMapping) -> list[FieldError]:
     names, path = (node.get("status") or {}).get("declaredFeatures") or [], _STATUS.child("declaredFeatures")
     errors: list[FieldError] = []
     for number, name in enumerate(names):
@@ -130,7 +127,7 @@ def _validate_features(node: Json) -> list[FieldError]:
     return errors
 
 
-def _pod_blocks(node: Json) -> list[str]:
+def _pod_blocks(node: JsonMapping) -> list[str]:
     """Return the address blocks of a node; the older single field wins where both disagree."""
     spec = node.get("spec") or {}
     block, blocks = spec.get("podCIDR") or "", list(spec.get("podCIDRs") or [])

@@ -8,9 +8,9 @@ statuses, extended claims and device health must match the spec.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from dray.api.json_types import JsonMapping
 from dray.api.quantity import parse_quantity
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.declared import Declared, check_declared
@@ -31,8 +31,6 @@ from dray.api.validation.metadata import metadata_of, validate_changed_metadata,
 from dray.api.validation.names import validate_label, validate_subdomain
 from dray.api.validation.pod_scheduling import validate_tolerations
 from dray.api.validation.pods import validate_pod_content
-
-Json = Mapping[str, Any]
 
 HEALTH_MESSAGE_MAX_BYTES = 1024
 _SPEC, _STATUS = Path("spec"), Path("status")
@@ -65,7 +63,7 @@ POD_STATUS = Declared(
 _SYSTEM_CONDITIONS = frozenset({"PodScheduled", "Ready", "Initialized"})
 
 
-def validate_pod_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_pod_update(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check an update of a pod."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     errors += validate_pod_content(new)
@@ -103,10 +101,10 @@ def _validate_deadline(new: int | None, old: int | None) -> list[FieldError]:
     return []
 
 
-def _validate_added_tolerations(new: list[Json], old: list[Json]) -> list[FieldError]:
+def _validate_added_tolerations(new: list[JsonMapping], old: list[JsonMapping]) -> list[FieldError]:
     path = _SPEC.child("tolerations")
 
-    def lasting(toleration: Json) -> dict[str, Any]:
+    def lasting(toleration: JsonMapping) -> dict[str, Any]:
         return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
 
     for toleration in old:
@@ -116,7 +114,7 @@ def _validate_added_tolerations(new: list[Json], old: list[Json]) -> list[FieldE
     return validate_tolerations(new, path)
 
 
-def _validate_removed_gates(new: list[Json], old: list[Json]) -> list[FieldError]:
+def _validate_removed_gates(new: list[JsonMapping], old: list[JsonMapping]) -> list[FieldError]:
     known = {gate.get("name") for gate in old}
     return [
         forbidden(
@@ -128,7 +126,9 @@ def _validate_removed_gates(new: list[Json], old: list[Json]) -> list[FieldError
     ]
 
 
-def _without_allowed_changes(spec: Json, old_spec: Json) -> tuple[dict[str, Any], list[FieldError]]:
+def _without_allowed_changes(
+    spec: JsonMapping, old_spec: JsonMapping
+) -> tuple[dict[str, Any], list[FieldError]]:
     """Return the new spec with everything undone that may change, and complaints about gated changes."""
     frozen: dict[str, Any] = dict(spec)
     for field in ("containers", "initContainers"):
@@ -152,14 +152,14 @@ def _without_allowed_changes(spec: Json, old_spec: Json) -> tuple[dict[str, Any]
     return frozen, errors
 
 
-def _validate_narrower_selector(new: Json, old: Json) -> list[FieldError]:
+def _validate_narrower_selector(new: JsonMapping, old: JsonMapping) -> list[FieldError]:
     if all(new.get(key) == value for key, value in old.items()):
         return []
     detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
     return [invalid(_SPEC.child("nodeSelector"), dict(new), detail)]
 
 
-def _validate_narrower_affinity(new: Json, old: Json) -> list[FieldError]:
+def _validate_narrower_affinity(new: JsonMapping, old: JsonMapping) -> list[FieldError]:
     old_terms = (old.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
     new_terms = (new.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
     path = _SPEC.child("affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms")
@@ -176,7 +176,7 @@ def _validate_narrower_affinity(new: Json, old: Json) -> list[FieldError]:
     return errors
 
 
-def _only_adds(new_term: Json, old_term: Json) -> bool:
+def _only_adds(new_term: JsonMapping, old_term: JsonMapping) -> bool:
     fields = ("matchExpressions", "matchFields")
     # A term without requirements matches nothing; filling it would widen the choice.
     if not any(old_term.get(field) for field in fields):
@@ -191,7 +191,7 @@ def _only_adds(new_term: Json, old_term: Json) -> bool:
 # --- status ------------------------------------------------------------------------------
 
 
-def validate_pod_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_pod_status(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new status of a pod."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     spec, status, old_status = new.get("spec") or {}, new.get("status") or {}, old.get("status") or {}
@@ -227,7 +227,7 @@ def validate_pod_status(new: Json, old: Json, context: ValidationContext) -> lis
     )
 
 
-def _validate_nomination(status: Json, old_status: Json, is_bound: bool) -> list[FieldError]:
+def _validate_nomination(status: JsonMapping, old_status: JsonMapping, is_bound: bool) -> list[FieldError]:
     name, path = status.get("nominatedNodeName") or "", _STATUS.child("nominatedNodeName")
     if not name or name == (old_status.get("nominatedNodeName") or ""):
         return []
@@ -237,7 +237,9 @@ def _validate_nomination(status: Json, old_status: Json, is_bound: bool) -> list
     return errors
 
 
-def _validate_transitions(field: str, status: Json, old_status: Json, spec: Json) -> list[FieldError]:
+def _validate_transitions(
+    field: str, status: JsonMapping, old_status: JsonMapping, spec: JsonMapping
+) -> list[FieldError]:
     """Refuse that a container that ended for good runs again."""
     policy = spec.get("restartPolicy") or "Always"
     sidecars = {
@@ -262,7 +264,7 @@ def _validate_transitions(field: str, status: Json, old_status: Json, spec: Json
     return errors
 
 
-def _validate_claim_statuses(status: Json, spec: Json) -> list[FieldError]:
+def _validate_claim_statuses(status: JsonMapping, spec: JsonMapping) -> list[FieldError]:
     known = {claim.get("name") for claim in spec.get("resourceClaims") or []}
     errors: list[FieldError] = []
     seen: set[str] = set()
@@ -279,7 +281,7 @@ def _validate_claim_statuses(status: Json, spec: Json) -> list[FieldError]:
     return errors
 
 
-def _validate_extended_claim(claim: Json | None, spec: Json) -> list[FieldError]:
+def _validate_extended_claim(claim: JsonMapping | None, spec: JsonMapping) -> list[FieldError]:
     if claim is None:
         return []
     path = _STATUS.child("extendedResourceClaimStatus")
@@ -312,7 +314,7 @@ def _validate_extended_claim(claim: Json | None, spec: Json) -> list[FieldError]
     return errors + (validate_subdomain(name, name_path) if name else [required(name_path)])
 
 
-def _validate_node_allocatable(status: Json, spec: Json) -> list[FieldError]:
+def _validate_node_allocatable(status: JsonMapping, spec: JsonMapping) -> list[FieldError]:
     known = {claim.get("resourceClaimName") for claim in spec.get("resourceClaims") or []}
     known |= {entry.get("resourceClaimName") for entry in status.get("resourceClaimStatuses") or []}
     errors: list[FieldError] = []
@@ -329,7 +331,7 @@ def _validate_node_allocatable(status: Json, spec: Json) -> list[FieldError]:
     return errors
 
 
-def _validate_mapped_amounts(item: Json, amounts: tuple[str, ...], path: Path) -> list[FieldError]:
+def _validate_mapped_amounts(item: JsonMapping, amounts: tuple[str, ...], path: Path) -> list[FieldError]:
     name = item.get("name") or ""
     errors: list[FieldError] = []
     if name not in ("cpu", "memory") and not name.startswith("hugepages-"):
@@ -344,7 +346,9 @@ def _validate_mapped_amounts(item: Json, amounts: tuple[str, ...], path: Path) -
     return errors
 
 
-def _validate_device_health(field: str, status: Json, containers: list[Json]) -> list[FieldError]:
+def _validate_device_health(
+    field: str, status: JsonMapping, containers: list[JsonMapping]
+) -> list[FieldError]:
     container_by_name = {container.get("name"): container for container in containers}
     extended = status.get("extendedResourceClaimStatus") or {}
     errors: list[FieldError] = []
@@ -360,7 +364,9 @@ def _validate_device_health(field: str, status: Json, containers: list[Json]) ->
     return errors
 
 
-def _validate_health_name(name: str, container: Json, extended: Json, path: Path) -> list[FieldError]:
+def _validate_health_name(
+    name: str, container: JsonMapping, extended: JsonMapping, path: Path
+) -> list[FieldError]:
     resources = container.get("resources") or {}
     if not name.startswith("claim:"):
         if name in (resources.get("requests") or {}):
@@ -387,7 +393,7 @@ def _validate_health_name(name: str, container: Json, extended: Json, path: Path
     return [invalid(path, name, detail)]
 
 
-def _validate_health_entries(entries: list[Json], path: Path) -> list[FieldError]:
+def _validate_health_entries(entries: list[JsonMapping], path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     seen: set[str] = set()
     for number, entry in enumerate(entries):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from dray.api.json_types import JsonMapping
 from dray.api.validation.fields import (
     FieldError,
     Path,
@@ -22,13 +20,11 @@ from dray.api.validation.selectors import (
     validate_node_selector_term,
 )
 
-Json = Mapping[str, Any]
-
 TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _INT64 = range(-(2**63), 2**63)
 
 
-def validate_tolerations(tolerations: list[Json], path: Path) -> list[FieldError]:
+def validate_tolerations(tolerations: list[JsonMapping], path: Path) -> list[FieldError]:
     """Check the tolerations of a pod."""
     errors: list[FieldError] = []
     for number, toleration in enumerate(tolerations):
@@ -66,7 +62,7 @@ def _validate_toleration_value(operator: str, value: str, path: Path) -> list[Fi
     return [not_supported(path.child("operator"), operator, ("Equal", "Exists"))]
 
 
-def validate_affinity(affinity: Json, path: Path) -> list[FieldError]:
+def validate_affinity(affinity: JsonMapping, path: Path) -> list[FieldError]:
     """Check affinity to nodes and to (or against) other pods."""
     errors: list[FieldError] = []
     node = affinity.get("nodeAffinity") or {}
@@ -96,12 +92,12 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def _validate_weight(term: Json, path: Path) -> list[FieldError]:
+def _validate_weight(term: JsonMapping, path: Path) -> list[FieldError]:
     weight = term.get("weight") or 0
     return [] if 1 <= weight <= 100 else [invalid(path.child("weight"), weight, "must be in the range 1-100")]
 
 
-def _validate_pod_term(term: Json, path: Path) -> list[FieldError]:
+def _validate_pod_term(term: JsonMapping, path: Path) -> list[FieldError]:
     errors = validate_label_selector(term.get("labelSelector"), path.child("labelSelector"))
     errors += validate_label_selector(term.get("namespaceSelector"), path.child("namespaceSelector"))
     for name in term.get("namespaces") or []:
@@ -113,7 +109,7 @@ def _validate_pod_term(term: Json, path: Path) -> list[FieldError]:
     return errors + invalid_each(path.child("topologyKey"), topology_key, label_key(topology_key))
 
 
-def _validate_label_keys(term: Json, path: Path) -> list[FieldError]:
+def _validate_label_keys(term: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     wanted, unwanted = term.get("matchLabelKeys") or [], term.get("mismatchLabelKeys") or []
     for field, keys in (("matchLabelKeys", wanted), ("mismatchLabelKeys", unwanted)):
@@ -128,7 +124,7 @@ def _validate_label_keys(term: Json, path: Path) -> list[FieldError]:
     return errors
 
 
-def validate_topology_spread(constraints: list[Json], path: Path) -> list[FieldError]:
+def validate_topology_spread(constraints: list[JsonMapping], path: Path) -> list[FieldError]:
     """Check how pods spread over zones or nodes."""
     errors: list[FieldError] = []
     kinds = [(entry.get("topologyKey") or "", entry.get("whenUnsatisfiable") or "") for entry in constraints]
@@ -161,7 +157,7 @@ def validate_topology_spread(constraints: list[Json], path: Path) -> list[FieldE
     return errors
 
 
-def validate_scheduling_gates(gates: list[Json], path: Path) -> list[FieldError]:
+def validate_scheduling_gates(gates: list[JsonMapping], path: Path) -> list[FieldError]:
     """Check the gates that hold a pod back."""
     errors: list[FieldError] = []
     seen: set[str] = set()

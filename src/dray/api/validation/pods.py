@@ -7,9 +7,7 @@ serve (Windows, most volume types) are let through.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from dray.api.json_types import JsonMapping
 from dray.api.validation.containers import validate_containers, validate_init_containers
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.fields import (
@@ -40,13 +38,11 @@ from dray.api.validation.resource_lists import validate_pod_resource_name, valid
 from dray.api.validation.volumes import validate_volumes
 from dray.api.well_known import MIRROR_POD_ANNOTATION
 
-Json = Mapping[str, Any]
-
 _INT32_MAX = 2**31 - 1
 _SPEC = Path("spec")
 
 
-def validate_pod(pod: Json, context: ValidationContext) -> list[FieldError]:
+def validate_pod(pod: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new pod."""
     spec, accepted = pod.get("spec") or {}, context.accepted
     # Pods of one workload are equal but for their metadata; of that, the spec's rules see one annotation.
@@ -62,7 +58,7 @@ def validate_pod(pod: Json, context: ValidationContext) -> list[FieldError]:
     return metadata_errors + errors
 
 
-def _validate_new_only(spec: Json) -> list[FieldError]:
+def _validate_new_only(spec: JsonMapping) -> list[FieldError]:
     errors: list[FieldError] = []
     if spec.get("ephemeralContainers"):
         errors.append(forbidden(_SPEC.child("ephemeralContainers"), "cannot be set on create"))
@@ -72,13 +68,13 @@ def _validate_new_only(spec: Json) -> list[FieldError]:
     return errors
 
 
-def validate_pod_content(pod: Json) -> list[FieldError]:
+def validate_pod_content(pod: JsonMapping) -> list[FieldError]:
     """Check metadata and spec of a pod, new or changed."""
     metadata_errors, errors = _validate_parts(pod)
     return metadata_errors + errors
 
 
-def _validate_parts(pod: Json) -> tuple[list[FieldError], list[FieldError]]:
+def _validate_parts(pod: JsonMapping) -> tuple[list[FieldError], list[FieldError]]:
     metadata, spec = metadata_of(pod), pod.get("spec") or {}
     metadata_errors = validate_new_metadata(metadata, namespaced=True)
     errors = validate_pod_spec(spec, _SPEC, metadata)
@@ -95,11 +91,11 @@ def _validate_parts(pod: Json) -> tuple[list[FieldError], list[FieldError]]:
     return metadata_errors, errors
 
 
-def _is_mirror(metadata: Json) -> bool:
+def _is_mirror(metadata: JsonMapping) -> bool:
     return MIRROR_POD_ANNOTATION in (metadata.get("annotations") or {})
 
 
-def validate_pod_template(template: Json, path: Path) -> list[FieldError]:
+def validate_pod_template(template: JsonMapping, path: Path) -> list[FieldError]:
     """Check the template of a workload's pods."""
     metadata = template.get("metadata") or {}
     errors = validate_labels(metadata.get("labels"), path.child("labels"))
@@ -112,7 +108,7 @@ def validate_pod_template(template: Json, path: Path) -> list[FieldError]:
     return errors
 
 
-def validate_pod_spec(spec: Json, path: Path, metadata: Json) -> list[FieldError]:
+def validate_pod_spec(spec: JsonMapping, path: Path, metadata: JsonMapping) -> list[FieldError]:
     """Check the spec of a pod or of a pod template."""
     volume_names, errors = validate_volumes(spec.get("volumes") or [], path.child("volumes"))
     claims = spec.get("resourceClaims") or []
@@ -140,14 +136,16 @@ def validate_pod_spec(spec: Json, path: Path, metadata: Json) -> list[FieldError
     return errors + _validate_scheduling_group(spec, path.child("schedulingGroup"))
 
 
-def _validate_resource_claims(claims: list[Json], path: Path, metadata: Json) -> list[FieldError]:
+def _validate_resource_claims(
+    claims: list[JsonMapping], path: Path, metadata: JsonMapping
+) -> list[FieldError]:
     if claims and _is_mirror(metadata):
         # Once per claim, and on no field at all: that is how the reference says it.
         return [forbidden(Path(""), "static pods do not support resource claims")]
     return validate_claim_sources(claims, path)
 
 
-def validate_claim_sources(claims: list[Json], path: Path) -> list[FieldError]:
+def validate_claim_sources(claims: list[JsonMapping], path: Path) -> list[FieldError]:
     """Check the claims of a pod: a name each, and either a claim or a template."""
     errors: list[FieldError] = []
     seen: set[str] = set()
@@ -176,7 +174,7 @@ def validate_claim_sources(claims: list[Json], path: Path) -> list[FieldError]:
     return errors
 
 
-def _validate_pod_resources(resources: Json, path: Path) -> list[FieldError]:
+def _validate_pod_resources(resources: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     if resources.get("claims") is not None:
         detail = "claims may not be set for Resources at pod-level"
@@ -192,7 +190,7 @@ _CHOICES = {
 }
 
 
-def _validate_policies(spec: Json, path: Path) -> list[FieldError]:
+def _validate_policies(spec: JsonMapping, path: Path) -> list[FieldError]:
     errors = [
         not_supported(path.child(field), spec[field], known)
         for field, known in _CHOICES.items()
@@ -214,7 +212,7 @@ def _validate_policies(spec: Json, path: Path) -> list[FieldError]:
     return errors
 
 
-def _validate_names(spec: Json, path: Path) -> list[FieldError]:
+def _validate_names(spec: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     for field in ("serviceAccountName", "nodeName", "priorityClassName", "runtimeClassName"):
         if spec.get(field):
@@ -229,7 +227,7 @@ def _validate_names(spec: Json, path: Path) -> list[FieldError]:
     return errors
 
 
-def _validate_network(spec: Json, path: Path) -> list[FieldError]:
+def _validate_network(spec: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     for number, alias in enumerate(spec.get("hostAliases") or []):
         here = path.child("hostAliases").at(number)
@@ -245,7 +243,7 @@ def _validate_network(spec: Json, path: Path) -> list[FieldError]:
     return errors
 
 
-def _validate_scheduling_group(spec: Json, path: Path) -> list[FieldError]:
+def _validate_scheduling_group(spec: JsonMapping, path: Path) -> list[FieldError]:
     group = spec.get("schedulingGroup")
     if group is None:
         return []
@@ -255,7 +253,7 @@ def _validate_scheduling_group(spec: Json, path: Path) -> list[FieldError]:
     return validate_subdomain(name, path.child("podGroupName"))
 
 
-def validate_binding(binding: Json) -> list[FieldError]:
+def validate_binding(binding: JsonMapping) -> list[FieldError]:
     """Check the assignment of a pod to a node."""
     target = binding.get("target") or {}
     kind, name, path = target.get("kind") or "", target.get("name") or "", Path("target")

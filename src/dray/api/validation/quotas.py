@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from dray.api.json_types import JsonMapping
 from dray.api.quantity import Quantity, QuantityError, parse_quantity
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.fields import FieldError, Path, duplicate, forbidden, invalid, invalid_each, required
@@ -18,8 +18,6 @@ from dray.api.validation.resource_lists import (
     validate_container_resource_name,
     validate_resource_name,
 )
-
-Json = Mapping[str, Any]
 
 _SPEC, _STATUS = Path("spec"), Path("status")
 _EXISTENCE_SCOPES = (
@@ -39,13 +37,13 @@ _POD_RESOURCES = frozenset(
 # --- ResourceQuota -----------------------------------------------------------------------
 
 
-def validate_quota(quota: Json, context: ValidationContext) -> list[FieldError]:
+def validate_quota(quota: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new ResourceQuota."""
     errors = validate_new_metadata(metadata_of(quota), namespaced=True)
     return errors + _validate_quota_spec(quota.get("spec") or {}) + _validate_quota_status(quota)
 
 
-def validate_quota_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_quota_update(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a changed ResourceQuota; its scopes stay."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
@@ -55,12 +53,12 @@ def validate_quota_update(new: Json, old: Json, context: ValidationContext) -> l
     return errors
 
 
-def validate_quota_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_quota_status(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check what a quota says about its use."""
     return validate_changed_metadata(metadata_of(new), metadata_of(old)) + _validate_quota_status(new)
 
 
-def _validate_quota_status(quota: Json) -> list[FieldError]:
+def _validate_quota_status(quota: JsonMapping) -> list[FieldError]:
     status = quota.get("status") or {}
     return [
         error
@@ -69,7 +67,7 @@ def _validate_quota_status(quota: Json) -> list[FieldError]:
     ]
 
 
-def _validate_quota_amounts(amounts: Json, path: Path) -> list[FieldError]:
+def _validate_quota_amounts(amounts: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     for name, amount in amounts.items():
         here = path.key(name)
@@ -84,7 +82,7 @@ def _is_huge_pages_quota(name: str) -> bool:
     return is_huge_pages(name.removeprefix("requests."))
 
 
-def _validate_quota_spec(spec: Json) -> list[FieldError]:
+def _validate_quota_spec(spec: JsonMapping) -> list[FieldError]:
     hard = spec.get("hard") or {}
     errors = _validate_quota_amounts(hard, _SPEC.child("hard"))
     scopes, path = spec.get("scopes") or [], _SPEC.child("scopes")
@@ -101,7 +99,7 @@ def _validate_quota_spec(spec: Json) -> list[FieldError]:
     return errors
 
 
-def _has_unscopable(scope: str, hard: Json) -> bool:
+def _has_unscopable(scope: str, hard: JsonMapping) -> bool:
     standard = [name for name in hard if name in QUOTA_RESOURCES]
     if scope == "BestEffort":
         return any(name != "pods" for name in standard)
@@ -110,7 +108,7 @@ def _has_unscopable(scope: str, hard: Json) -> bool:
     return scope in _SCOPES and any(name not in _POD_RESOURCES for name in standard)
 
 
-def _validate_scope_selector(selector: Json, hard: Json, path: Path) -> list[FieldError]:
+def _validate_scope_selector(selector: JsonMapping, hard: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     seen: set[str] = set()
     for requirement in selector.get("matchExpressions") or []:
@@ -143,7 +141,7 @@ def _validate_scope_selector(selector: Json, hard: Json, path: Path) -> list[Fie
 # --- LimitRange --------------------------------------------------------------------------
 
 
-def validate_limit_range(limit_range: Json, context: ValidationContext) -> list[FieldError]:
+def validate_limit_range(limit_range: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a LimitRange."""
     errors = validate_new_metadata(metadata_of(limit_range), namespaced=True)
     seen: set[str] = set()
@@ -161,12 +159,14 @@ def validate_limit_range(limit_range: Json, context: ValidationContext) -> list[
     return errors
 
 
-def validate_limit_range_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_limit_range_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed LimitRange."""
     return validate_changed_metadata(metadata_of(new), metadata_of(old)) + validate_limit_range(new, context)
 
 
-def _validate_limit(limit: Json, kind: str, path: Path) -> list[FieldError]:
+def _validate_limit(limit: JsonMapping, kind: str, path: Path) -> list[FieldError]:
     name_rule = validate_container_resource_name if kind in ("Pod", "Container") else validate_resource_name
     errors: list[FieldError] = []
     amounts: dict[str, dict[str, Quantity]] = {}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from dray.api.json_types import JsonMapping
 from dray.api.kinds import RBAC
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.fields import FieldError, Path, invalid, invalid_each, not_supported, required
@@ -17,16 +15,14 @@ from dray.api.validation.metadata import (
 )
 from dray.api.validation.selectors import validate_label_selector
 
-Json = Mapping[str, Any]
 
-
-def validate_role(role: Json, context: ValidationContext) -> list[FieldError]:
+def validate_role(role: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a Role."""
     errors = validate_new_metadata(metadata_of(role), namespaced=True, name_format=path_segment)
     return errors + _validate_rules(role, namespaced=True)
 
 
-def validate_cluster_role(role: Json, context: ValidationContext) -> list[FieldError]:
+def validate_cluster_role(role: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a ClusterRole."""
     errors = validate_new_metadata(metadata_of(role), namespaced=False, name_format=path_segment)
     errors += _validate_rules(role, namespaced=False)
@@ -44,44 +40,48 @@ def validate_cluster_role(role: Json, context: ValidationContext) -> list[FieldE
     return errors
 
 
-def validate_role_binding(binding: Json, context: ValidationContext) -> list[FieldError]:
+def validate_role_binding(binding: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a RoleBinding."""
     return _validate_binding(binding, namespaced=True, kinds=("Role", "ClusterRole"))
 
 
-def validate_cluster_role_binding(binding: Json, context: ValidationContext) -> list[FieldError]:
+def validate_cluster_role_binding(binding: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a ClusterRoleBinding."""
     return _validate_binding(binding, namespaced=False, kinds=("ClusterRole",))
 
 
-def validate_role_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_role_update(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a changed Role."""
     return validate_role(new, context) + validate_changed_metadata(metadata_of(new), metadata_of(old))
 
 
-def validate_cluster_role_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_cluster_role_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed ClusterRole."""
     return validate_cluster_role(new, context) + validate_changed_metadata(metadata_of(new), metadata_of(old))
 
 
-def validate_role_binding_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_role_binding_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed RoleBinding; its role stays."""
     return validate_role_binding(new, context) + _validate_binding_change(new, old)
 
 
 def validate_cluster_role_binding_update(
-    new: Json, old: Json, context: ValidationContext
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
 ) -> list[FieldError]:
     """Check a changed ClusterRoleBinding; its role stays."""
     return validate_cluster_role_binding(new, context) + _validate_binding_change(new, old)
 
 
-def _validate_binding_change(new: Json, old: Json) -> list[FieldError]:
+def _validate_binding_change(new: JsonMapping, old: JsonMapping) -> list[FieldError]:
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     return errors + validate_immutable(new.get("roleRef"), old.get("roleRef"), Path("roleRef"))
 
 
-def _validate_rules(role: Json, *, namespaced: bool) -> list[FieldError]:
+def _validate_rules(role: JsonMapping, *, namespaced: bool) -> list[FieldError]:
     errors: list[FieldError] = []
     for number, rule in enumerate(role.get("rules") or []):
         path = Path("rules").at(number)
@@ -107,7 +107,7 @@ def _validate_rules(role: Json, *, namespaced: bool) -> list[FieldError]:
     return errors
 
 
-def _validate_binding(binding: Json, *, namespaced: bool, kinds: tuple[str, ...]) -> list[FieldError]:
+def _validate_binding(binding: JsonMapping, *, namespaced: bool, kinds: tuple[str, ...]) -> list[FieldError]:
     errors = validate_new_metadata(metadata_of(binding), namespaced=namespaced, name_format=path_segment)
     reference, path = binding.get("roleRef") or {}, Path("roleRef")
     group, kind, name = (reference.get(field) or "" for field in ("apiGroup", "kind", "name"))
@@ -123,7 +123,7 @@ def _validate_binding(binding: Json, *, namespaced: bool, kinds: tuple[str, ...]
     return errors
 
 
-def _validate_subject(subject: Json, path: Path, *, namespaced: bool) -> list[FieldError]:
+def _validate_subject(subject: JsonMapping, path: Path, *, namespaced: bool) -> list[FieldError]:
     kind, name, group = (subject.get(field) or "" for field in ("kind", "name", "apiGroup"))
     errors: list[FieldError] = [] if name else [required(path.child("name"))]
     if kind == "ServiceAccount":

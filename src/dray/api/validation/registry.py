@@ -11,10 +11,10 @@ dropped here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
+from dray.api.json_types import JsonMapping
 from dray.api.validation import (
     claim_status,
     claims,
@@ -41,10 +41,9 @@ from dray.api.validation.metadata import (
     validate_new_name,
 )
 
-Json = Mapping[str, Any]
-Create = Callable[[Json, ValidationContext], list[FieldError]]
-Update = Callable[[Json, Json, ValidationContext], list[FieldError]]
-Warn = Callable[[Json], list[str]]
+Create = Callable[[JsonMapping, ValidationContext], list[FieldError]]
+Update = Callable[[JsonMapping, JsonMapping, ValidationContext], list[FieldError]]
+Warn = Callable[[JsonMapping], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,7 @@ def kind_key(group: str, kind: str) -> str:
     return f"{kind}.{group}" if group else kind
 
 
-def validate_create(kind: str, obj: Json, context: ValidationContext) -> list[FieldError]:
+def validate_create(kind: str, obj: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Judge a new object, after defaults, name generation and removal of fields of disabled features."""
     validators = VALIDATORS.get(kind)
     errors = validators.create(obj, context) if validators is not None else []
@@ -166,7 +165,9 @@ def validate_create(kind: str, obj: Json, context: ValidationContext) -> list[Fi
     return _once(errors or _validate_any(obj))
 
 
-def validate_update(kind: str, new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_update(
+    kind: str, new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Judge an object that replaces another; the server already kept what clients may not change silently."""
     validators = VALIDATORS.get(kind)
     errors = _identity(new, old)
@@ -175,7 +176,9 @@ def validate_update(kind: str, new: Json, old: Json, context: ValidationContext)
     return _once(errors + validators.update(new, old, context))
 
 
-def validate_status_update(kind: str, new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_status_update(
+    kind: str, new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Judge a new status; metadata and spec of `new` are those of `old`."""
     validators = VALIDATORS.get(kind)
     if validators is None or validators.status is None:
@@ -183,13 +186,13 @@ def validate_status_update(kind: str, new: Json, old: Json, context: ValidationC
     return _once(validators.status(new, old, context))
 
 
-def warnings_create(kind: str, obj: Json) -> list[str]:
+def warnings_create(kind: str, obj: JsonMapping) -> list[str]:
     """Return the warnings that a new object deserves."""
     validators = VALIDATORS.get(kind)
     return validators.warnings(obj) if validators is not None and validators.warnings is not None else []
 
 
-def warnings_update(kind: str, new: Json, old: Json) -> list[str]:
+def warnings_update(kind: str, new: JsonMapping, old: JsonMapping) -> list[str]:
     """Return the warnings that a changed object deserves."""
     return warnings_create(kind, new)
 
@@ -216,7 +219,7 @@ def missing_resource_version() -> FieldError:
     return invalid("metadata.resourceVersion", 0, "must be specified for an update")
 
 
-def _validate_any(obj: Json) -> list[FieldError]:
+def _validate_any(obj: JsonMapping) -> list[FieldError]:
     metadata = metadata_of(obj)
     return validate_new_metadata(
         metadata,
@@ -226,7 +229,7 @@ def _validate_any(obj: Json) -> list[FieldError]:
     )
 
 
-def _identity(new: Json, old: Json) -> list[FieldError]:
+def _identity(new: JsonMapping, old: JsonMapping) -> list[FieldError]:
     """Refuse another uid; it would be another object."""
     new_uid, old_uid = metadata_of(new).get("uid"), metadata_of(old).get("uid")
     if new_uid == old_uid:

@@ -7,9 +7,10 @@ and never overcommitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
+from dray.api.json_types import JsonMapping
 from dray.api.quantity import QuantityError, parse_quantity
 from dray.api.validation.fields import (
     FieldError,
@@ -25,7 +26,6 @@ from dray.api.validation.fields import (
 from dray.api.validation.formats import label_key
 from dray.api.validation.names import validate_label
 
-Json = Mapping[str, Any]
 NameRule = Callable[[str, Path], list[FieldError]]
 
 _CONTAINER_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
@@ -110,7 +110,7 @@ def validate_pod_resource_name(name: str, path: Path) -> list[FieldError]:
 
 
 def validate_requirements(
-    requirements: Json,
+    requirements: JsonMapping,
     path: Path,
     claim_names: Collection[str],
     name_rule: NameRule = validate_container_resource_name,
@@ -132,7 +132,7 @@ def validate_requirements(
     )
 
 
-def _validate_overcommitment(requests: Json, limits: Json, path: Path) -> list[FieldError]:
+def _validate_overcommitment(requests: JsonMapping, limits: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     for name, text in requests.items():
         may_overcommit = is_native(name) and not is_huge_pages(name)
@@ -155,7 +155,7 @@ def _validate_overcommitment(requests: Json, limits: Json, path: Path) -> list[F
 
 
 def _validate_claim_references(
-    claims: list[Json], path: Path, claim_names: Collection[str]
+    claims: list[JsonMapping], path: Path, claim_names: Collection[str]
 ) -> list[FieldError]:
     """Check that a container names each claim, or each request of a claim, once and of its own pod."""
     errors: list[FieldError] = []

@@ -7,9 +7,7 @@ equal priorities) is written by hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from dray.api.json_types import JsonMapping
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.declared import (
     Declared,
@@ -28,8 +26,6 @@ from dray.api.validation.metadata import (
     validate_new_metadata,
 )
 from dray.api.validation.selectors import validate_conditions
-
-Json = Mapping[str, Any]
 
 HIGHEST_USER_PRIORITY = 1_000_000_000
 SYSTEM_PREFIX = "system-"
@@ -96,7 +92,7 @@ WORKLOAD = Declared(
 )
 
 
-def validate_priority_class(priority_class: Json, context: ValidationContext) -> list[FieldError]:
+def validate_priority_class(priority_class: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new PriorityClass; names and values of the system are reserved."""
     errors = validate_new_metadata(metadata_of(priority_class), namespaced=False)
     name, value = metadata_of(priority_class).get("name") or "", priority_class.get("value") or 0
@@ -118,7 +114,9 @@ def validate_priority_class(priority_class: Json, context: ValidationContext) ->
     return errors
 
 
-def validate_priority_class_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_priority_class_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed PriorityClass; value and preemption policy stay."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     if (new.get("value") or 0) != (old.get("value") or 0):
@@ -128,7 +126,7 @@ def validate_priority_class_update(new: Json, old: Json, context: ValidationCont
     )
 
 
-def validate_pod_group(group: Json, context: ValidationContext) -> list[FieldError]:
+def validate_pod_group(group: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new PodGroup."""
     errors = validate_new_metadata(metadata_of(group), namespaced=True)
     spec = group.get("spec") or {}
@@ -138,13 +136,17 @@ def validate_pod_group(group: Json, context: ValidationContext) -> list[FieldErr
     return errors + check_declared(POD_GROUP, group, None, features=context.features, version=context.version)
 
 
-def validate_pod_group_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_pod_group_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed PodGroup; its claims stay."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     return errors + check_declared(POD_GROUP, new, old, features=context.features, version=context.version)
 
 
-def validate_pod_group_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_pod_group_status(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check what a PodGroup says about its conditions and claims."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     status, spec = new.get("status") or {}, new.get("spec") or {}
@@ -158,7 +160,7 @@ def validate_pod_group_status(new: Json, old: Json, context: ValidationContext) 
     return errors
 
 
-def validate_workload(workload: Json, context: ValidationContext) -> list[FieldError]:
+def validate_workload(workload: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new Workload."""
     errors = validate_new_metadata(metadata_of(workload), namespaced=True)
     errors += _validate_equal_priorities(workload.get("spec") or {})
@@ -167,7 +169,9 @@ def validate_workload(workload: Json, context: ValidationContext) -> list[FieldE
     )
 
 
-def validate_workload_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_workload_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed Workload; templates may neither come nor go."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     errors += _validate_equal_priorities(new.get("spec") or {})
@@ -181,11 +185,11 @@ def validate_workload_update(new: Json, old: Json, context: ValidationContext) -
     return errors + check_declared(WORKLOAD, new, old, features=context.features, version=context.version)
 
 
-def _templates(workload: Json) -> list[Json]:
+def _templates(workload: JsonMapping) -> list[JsonMapping]:
     return (workload.get("spec") or {}).get("podGroupTemplates") or []
 
 
-def _validate_equal_priorities(spec: Json) -> list[FieldError]:
+def _validate_equal_priorities(spec: JsonMapping) -> list[FieldError]:
     templates = spec.get("podGroupTemplates") or []
     kinds = {(template.get("priorityClassName") or "", template.get("priority")) for template in templates}
     if len(kinds) <= 1:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from dray.api.json_types import JsonMapping
 from dray.api.validation.fields import (
     FieldError,
     Path,
@@ -19,13 +17,11 @@ from dray.api.validation.fields import (
 from dray.api.validation.formats import condition_reason, dns_subdomain, label_key, label_value, size
 from dray.api.validation.metadata import validate_labels
 
-Json = Mapping[str, Any]
-
 _REASON_MAX_BYTES = 1024
 _MESSAGE_MAX_BYTES = 32 * 1024
 
 
-def validate_node_selector(selector: Json, path: Path) -> list[FieldError]:
+def validate_node_selector(selector: JsonMapping, path: Path) -> list[FieldError]:
     """Check a node selector: at least one term."""
     terms, path = selector.get("nodeSelectorTerms") or [], path.child("nodeSelectorTerms")
     if not terms:
@@ -37,7 +33,9 @@ def validate_node_selector(selector: Json, path: Path) -> list[FieldError]:
     ]
 
 
-def validate_node_selector_term(term: Json, path: Path, *, lax_values: bool = False) -> list[FieldError]:
+def validate_node_selector_term(
+    term: JsonMapping, path: Path, *, lax_values: bool = False
+) -> list[FieldError]:
     """Check one term: requirements on labels (`lax_values`: any values) and on the node's name."""
     errors: list[FieldError] = []
     for number, requirement in enumerate(term.get("matchExpressions") or []):
@@ -48,7 +46,7 @@ def validate_node_selector_term(term: Json, path: Path, *, lax_values: bool = Fa
     return errors
 
 
-def _validate_node_requirement(requirement: Json, path: Path, *, lax_values: bool) -> list[FieldError]:
+def _validate_node_requirement(requirement: JsonMapping, path: Path, *, lax_values: bool) -> list[FieldError]:
     operator, values = requirement.get("operator") or "", requirement.get("values") or []
     key = requirement.get("key") or ""
     errors: list[FieldError] = []
@@ -73,7 +71,7 @@ def _validate_node_requirement(requirement: Json, path: Path, *, lax_values: boo
     return errors
 
 
-def _validate_node_field(requirement: Json, path: Path) -> list[FieldError]:
+def _validate_node_field(requirement: JsonMapping, path: Path) -> list[FieldError]:
     operator, values = requirement.get("operator") or "", requirement.get("values") or []
     key = requirement.get("key") or ""
     errors: list[FieldError] = []
@@ -91,7 +89,7 @@ def _validate_node_field(requirement: Json, path: Path) -> list[FieldError]:
 
 
 def validate_label_selector(
-    selector: Json | None, path: Path, *, lax_values: bool = False
+    selector: JsonMapping | None, path: Path, *, lax_values: bool = False
 ) -> list[FieldError]:
     """Check a label selector; `lax_values` leaves values of expressions alone."""
     if selector is None:
@@ -119,12 +117,12 @@ def validate_label_selector(
     return errors
 
 
-def is_empty_selector(selector: Json | None) -> bool:
+def is_empty_selector(selector: JsonMapping | None) -> bool:
     """Tell whether a label selector selects everything."""
     return not selector or not (selector.get("matchLabels") or selector.get("matchExpressions"))
 
 
-def validate_conditions(conditions: list[Json] | None, path: Path) -> list[FieldError]:
+def validate_conditions(conditions: list[JsonMapping] | None, path: Path) -> list[FieldError]:
     """Check a list of conditions; a type may occur once."""
     errors: list[FieldError] = []
     seen: set[str] = set()
@@ -137,7 +135,7 @@ def validate_conditions(conditions: list[Json] | None, path: Path) -> list[Field
     return errors
 
 
-def _validate_condition(condition: Json, path: Path) -> list[FieldError]:
+def _validate_condition(condition: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     kind, status = condition.get("type") or "", condition.get("status") or ""
     reason, generation = condition.get("reason") or "", condition.get("observedGeneration") or 0

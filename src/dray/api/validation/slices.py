@@ -7,9 +7,10 @@ the taints of a device are judged again only when they changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from dray.api.json_types import JsonMapping
 from dray.api.quantity import Quantity, parse_quantity
 from dray.api.validation.capacity import validate_capacity
 from dray.api.validation.claim_status import validate_binding_conditions, validate_skipped_operations
@@ -43,8 +44,6 @@ from dray.api.validation.names import (
 from dray.api.validation.resource_rules import ATTRIBUTE_VALUES, RESOURCE_SLICE
 from dray.api.validation.selectors import validate_node_selector
 
-Json = Mapping[str, Any]
-
 DEVICES_MAX = 128
 DEVICES_MAX_WITH_RICH_DEVICES = 64  # taints, counters and lists make devices large
 ATTRIBUTES_AND_CAPACITIES_MAX = 32
@@ -65,7 +64,7 @@ _DEVICE_NODE_CHOICE = (
 )
 
 
-def validate_slice(resource_slice: Json, context: ValidationContext) -> list[FieldError]:
+def validate_slice(resource_slice: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new ResourceSlice."""
     errors = validate_new_metadata(metadata_of(resource_slice), namespaced=False)
     errors += _validate_spec(resource_slice.get("spec") or {}, None, context)
@@ -74,7 +73,7 @@ def validate_slice(resource_slice: Json, context: ValidationContext) -> list[Fie
     )
 
 
-def validate_slice_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_slice_update(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check an update of a ResourceSlice; driver, pool and node name stay."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     errors += _validate_spec(new.get("spec") or {}, old.get("spec") or {}, context)
@@ -83,7 +82,7 @@ def validate_slice_update(new: Json, old: Json, context: ValidationContext) -> l
     )
 
 
-def slice_warnings(resource_slice: Json) -> list[str]:
+def slice_warnings(resource_slice: JsonMapping) -> list[str]:
     """Return what is accepted but frowned upon."""
     driver = (resource_slice.get("spec") or {}).get("driver") or ""
     if driver == driver.lower():
@@ -91,7 +90,9 @@ def slice_warnings(resource_slice: Json) -> list[str]:
     return [f'spec.driver: driver names should be lowercase; "{driver}" contains uppercase characters']
 
 
-def _validate_spec(spec: Json, old: Json | None, context: ValidationContext) -> list[FieldError]:
+def _validate_spec(
+    spec: JsonMapping, old: JsonMapping | None, context: ValidationContext
+) -> list[FieldError]:
     pool = spec.get("pool") or {}
     errors = validate_driver_name(spec.get("driver") or "", _SPEC.child("driver"))
     errors += _validate_pool(pool, _SPEC.child("pool"))
@@ -113,7 +114,7 @@ def _validate_spec(spec: Json, old: Json | None, context: ValidationContext) -> 
     )
 
 
-def _validate_pool(pool: Json, path: Path) -> list[FieldError]:
+def _validate_pool(pool: JsonMapping, path: Path) -> list[FieldError]:
     errors = validate_pool_name(pool.get("name") or "", path.child("name"))
     count, generation = pool.get("resourceSliceCount") or 0, pool.get("generation") or 0
     if count <= 0:
@@ -126,7 +127,7 @@ def _validate_pool(pool: Json, path: Path) -> list[FieldError]:
 # --- which nodes -------------------------------------------------------------------------
 
 
-def _validate_node_choice(spec: Json) -> list[FieldError]:
+def _validate_node_choice(spec: JsonMapping) -> list[FieldError]:
     errors: list[FieldError] = []
     chosen: list[str] = []
     name, selector = spec.get("nodeName"), spec.get("nodeSelector")
@@ -156,7 +157,7 @@ def _validate_node_choice(spec: Json) -> list[FieldError]:
     return errors
 
 
-def _validate_device_node_choice(device: Json, path: Path, *, per_device: bool) -> list[FieldError]:
+def _validate_device_node_choice(device: JsonMapping, path: Path, *, per_device: bool) -> list[FieldError]:
     name, selector, all_nodes = (device.get(field) for field in ("nodeName", "nodeSelector", "allNodes"))
     if not per_device:
         if name is None and selector is None and all_nodes is None:
@@ -190,12 +191,14 @@ def _validate_device_node_choice(device: Json, path: Path, *, per_device: bool) 
 # --- devices -----------------------------------------------------------------------------
 
 
-def _validate_devices(spec: Json, old: Json | None, context: ValidationContext) -> list[FieldError]:
+def _validate_devices(
+    spec: JsonMapping, old: JsonMapping | None, context: ValidationContext
+) -> list[FieldError]:
     devices, path = spec.get("devices") or [], _SPEC.child("devices")
     limit = DEVICES_MAX_WITH_RICH_DEVICES if any(map(_is_rich, devices)) else DEVICES_MAX
     if len(devices) > limit:
         return [too_many(path, len(devices), limit)]
-    old_by_name: dict[str, Json] = {}
+    old_by_name: dict[str, JsonMapping] = {}
     for old_device in (old or {}).get("devices") or []:
         old_by_name.setdefault(old_device.get("name") or "", old_device)
     errors: list[FieldError] = []
@@ -212,14 +215,14 @@ def _validate_devices(spec: Json, old: Json | None, context: ValidationContext) 
     return errors
 
 
-def _is_rich(device: Json) -> bool:
+def _is_rich(device: JsonMapping) -> bool:
     attributes = (device.get("attributes") or {}).values()
     lists = (attribute.get(name) is not None for attribute in attributes if attribute for name in _LISTS)
     return bool(device.get("taints") or device.get("consumesCounters") or any(lists))
 
 
 def _validate_device(
-    device: Json, old: Json | None, path: Path, context: ValidationContext, *, per_device: bool
+    device: JsonMapping, old: JsonMapping | None, path: Path, context: ValidationContext, *, per_device: bool
 ) -> list[FieldError]:
     errors = validate_label(device.get("name") or "", path.child("name"))
     attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
@@ -229,7 +232,7 @@ def _validate_device(
         shared = bool(device.get("allowMultipleAllocations"))
         fractions = "DRAFractionalCapacityRange" in context.features
 
-        def check(entry: Json, here: Path) -> list[FieldError]:
+        def check(entry: JsonMapping, here: Path) -> list[FieldError]:
             return validate_capacity(entry, here, is_shared=shared, with_fractions=fractions)
 
         errors += _validate_map(capacity, path.child("capacity"), _KEY_SHOWN_MAX, check)
@@ -246,7 +249,7 @@ def _validate_device(
     return errors
 
 
-def _validate_sizes(attributes: Json, capacity: Json, path: Path) -> list[FieldError]:
+def _validate_sizes(attributes: JsonMapping, capacity: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     entries = len(attributes) + len(capacity)
     if entries > ATTRIBUTES_AND_CAPACITIES_MAX:
@@ -264,12 +267,15 @@ def _validate_sizes(attributes: Json, capacity: Json, path: Path) -> list[FieldE
     return errors
 
 
-def _objects(entries: Json) -> list[Json]:
+def _objects(entries: JsonMapping) -> list[JsonMapping]:
     return [entry or {} for entry in entries.values()]
 
 
 def _validate_map(
-    entries: Json, path: Path, key_shown_max: int, check: Callable[[Json, Path], list[FieldError]]
+    entries: JsonMapping,
+    path: Path,
+    key_shown_max: int,
+    check: Callable[[JsonMapping, Path], list[FieldError]],
 ) -> list[FieldError]:
     errors: list[FieldError] = []
     for key, entry in entries.items():
@@ -286,7 +292,7 @@ def shortened(text: str, limit: int) -> str:
     return f"{text[: (remaining + 1) // 2]}...{text[len(text) - remaining // 2 :]}"
 
 
-def _validate_attribute(attribute: Json, path: Path) -> list[FieldError]:
+def _validate_attribute(attribute: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     if attribute.get("string") is not None:
         errors += _validate_text(attribute["string"], path.child("string"))
@@ -314,13 +320,13 @@ def _validate_version(text: str, path: Path) -> list[FieldError]:
     return invalid_each(path, text, semantic_version(text)) + _validate_text(text, path)
 
 
-def _validate_taints(taints: list[Json], path: Path) -> list[FieldError]:
+def _validate_taints(taints: list[JsonMapping], path: Path) -> list[FieldError]:
     if len(taints) > TAINTS_MAX:
         return [too_many(path, len(taints), TAINTS_MAX)]
     return [error for number, taint in enumerate(taints) for error in validate_taint(taint, path.at(number))]
 
 
-def validate_taint(taint: Json, path: Path) -> list[FieldError]:
+def validate_taint(taint: JsonMapping, path: Path) -> list[FieldError]:
     """Check key and value of a device taint; its effect is a declared rule."""
     key, value = taint.get("key") or "", taint.get("value") or ""
     errors = invalid_each(path.child("key"), key, label_key(key))
@@ -330,7 +336,7 @@ def validate_taint(taint: Json, path: Path) -> list[FieldError]:
 # --- counters and partitions -------------------------------------------------------------
 
 
-def _validate_counter_sets(counter_sets: list[Json]) -> list[FieldError]:
+def _validate_counter_sets(counter_sets: list[JsonMapping]) -> list[FieldError]:
     if len(counter_sets) > COUNTER_SETS_MAX:
         return []
     path = _SPEC.child("sharedCounters")
@@ -341,7 +347,7 @@ def _validate_counter_sets(counter_sets: list[Json]) -> list[FieldError]:
     ]
 
 
-def _validate_consumed_counters(consumptions: list[Json], path: Path) -> list[FieldError]:
+def _validate_consumed_counters(consumptions: list[JsonMapping], path: Path) -> list[FieldError]:
     if len(consumptions) > CONSUMED_COUNTER_SETS_MAX:
         return []
     return [
@@ -351,7 +357,7 @@ def _validate_consumed_counters(consumptions: list[Json], path: Path) -> list[Fi
     ]
 
 
-def _validate_counters(holder: Json, path: Path) -> list[FieldError]:
+def _validate_counters(holder: JsonMapping, path: Path) -> list[FieldError]:
     counters = holder.get("counters") or {}
     return (
         [too_many(path.child("counters"), len(counters), COUNTERS_MAX)]
@@ -360,7 +366,7 @@ def _validate_counters(holder: Json, path: Path) -> list[FieldError]:
     )
 
 
-def _validate_partition_types(spec: Json, name: str) -> list[FieldError]:
+def _validate_partition_types(spec: JsonMapping, name: str) -> list[FieldError]:
     """Check that each device that consumes counters says, as a text, which partition type it is."""
     devices = spec.get("devices") or []
     if not any(device.get("consumesCounters") for device in devices):
@@ -390,7 +396,9 @@ def _validate_partition_types(spec: Json, name: str) -> list[FieldError]:
 # --- node allocatable resources ----------------------------------------------------------
 
 
-def _validate_node_allocatable(name: str, resource: Json, capacity: Json, path: Path) -> list[FieldError]:
+def _validate_node_allocatable(
+    name: str, resource: JsonMapping, capacity: JsonMapping, path: Path
+) -> list[FieldError]:
     errors: list[FieldError] = []
     if name not in ("cpu", "memory") and not name.startswith("hugepages-"):
         errors.append(invalid(path, name, "must be a node allocatable resource name"))
@@ -404,7 +412,7 @@ def _validate_node_allocatable(name: str, resource: Json, capacity: Json, path: 
     return errors
 
 
-def _validate_mapping(mapping: Json, capacity: Json, path: Path) -> list[FieldError]:
+def _validate_mapping(mapping: JsonMapping, capacity: JsonMapping, path: Path) -> list[FieldError]:
     errors: list[FieldError] = []
     key, multiplier = mapping.get("capacityKey"), mapping.get("capacityMultiplier")
     if key is not None:
@@ -428,7 +436,7 @@ def _validate_mapping(mapping: Json, capacity: Json, path: Path) -> list[FieldEr
     return errors
 
 
-def _validate_overhead(overhead: Json, path: Path) -> list[FieldError]:
+def _validate_overhead(overhead: JsonMapping, path: Path) -> list[FieldError]:
     given = [name for name in ("perPod", "perContainer") if overhead.get(name) is not None]
     if not given:
         return [invalid(path, "", "at least one of perPod or perContainer must be set")]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from dray.api.json_types import JsonMapping
 from dray.api.quantity import QuantityError, parse_quantity
 from dray.api.validation.containers import validate_descending_path, validate_field_reference
 from dray.api.validation.fields import (
@@ -17,8 +15,6 @@ from dray.api.validation.fields import (
     required,
 )
 from dray.api.validation.names import validate_driver_name, validate_label
-
-Json = Mapping[str, Any]
 
 _MODE_RULE = "must be a number between 0 and 0777 (octal), both inclusive"
 _HOST_PATH_TYPES = (
@@ -36,7 +32,7 @@ _FIELD_PATHS = frozenset(
 )
 
 
-def validate_volumes(volumes: list[Json], path: Path) -> tuple[set[str], list[FieldError]]:
+def validate_volumes(volumes: list[JsonMapping], path: Path) -> tuple[set[str], list[FieldError]]:
     """Check the volumes of a pod; returns the names that containers may mount, and what is wrong."""
     names: set[str] = set()
     errors: list[FieldError] = []
@@ -53,7 +49,7 @@ def validate_volumes(volumes: list[Json], path: Path) -> tuple[set[str], list[Fi
     return names, errors
 
 
-def _validate_source(volume: Json, path: Path) -> list[FieldError]:
+def _validate_source(volume: JsonMapping, path: Path) -> list[FieldError]:
     kinds = [kind for kind, source in volume.items() if kind != "name" and source is not None]
     if not kinds:
         return [required(path, "must specify a volume type")]
@@ -62,7 +58,7 @@ def _validate_source(volume: Json, path: Path) -> list[FieldError]:
     return errors + check(volume[kinds[0]], path.child(kinds[0])) if check else errors
 
 
-def _validate_empty_dir(source: Json, path: Path) -> list[FieldError]:
+def _validate_empty_dir(source: JsonMapping, path: Path) -> list[FieldError]:
     if source.get("sizeLimit") is None:
         return []
     try:
@@ -73,7 +69,7 @@ def _validate_empty_dir(source: Json, path: Path) -> list[FieldError]:
     return [forbidden(path.child("sizeLimit"), "SizeLimit field must be a valid resource quantity")]
 
 
-def _validate_host_path(source: Json, path: Path) -> list[FieldError]:
+def _validate_host_path(source: JsonMapping, path: Path) -> list[FieldError]:
     place, kind = source.get("path") or "", source.get("type") or ""
     if not place:
         return [required(path.child("path"))]
@@ -85,7 +81,7 @@ def _validate_host_path(source: Json, path: Path) -> list[FieldError]:
     return errors
 
 
-def _validate_keys(source: Json, path: Path, name_field: str) -> list[FieldError]:
+def _validate_keys(source: JsonMapping, path: Path, name_field: str) -> list[FieldError]:
     errors = [] if source.get(name_field) else [required(path.child(name_field))]
     errors += _validate_mode(source.get("defaultMode"), path.child("defaultMode"))
     for number, item in enumerate(source.get("items") or []):
@@ -108,23 +104,23 @@ def _validate_local_path(text: str, path: Path) -> list[FieldError]:
     return errors
 
 
-def _validate_secret(source: Json, path: Path) -> list[FieldError]:
+def _validate_secret(source: JsonMapping, path: Path) -> list[FieldError]:
     return _validate_keys(source, path, "secretName")
 
 
-def _validate_config_map(source: Json, path: Path) -> list[FieldError]:
+def _validate_config_map(source: JsonMapping, path: Path) -> list[FieldError]:
     return _validate_keys(source, path, "name")
 
 
-def _validate_claim(source: Json, path: Path) -> list[FieldError]:
+def _validate_claim(source: JsonMapping, path: Path) -> list[FieldError]:
     return [] if source.get("claimName") else [required(path.child("claimName"))]
 
 
-def _validate_csi(source: Json, path: Path) -> list[FieldError]:
+def _validate_csi(source: JsonMapping, path: Path) -> list[FieldError]:
     return validate_driver_name(source.get("driver") or "", path.child("driver"))
 
 
-def _validate_downward(source: Json, path: Path) -> list[FieldError]:
+def _validate_downward(source: JsonMapping, path: Path) -> list[FieldError]:
     errors = _validate_mode(source.get("defaultMode"), path.child("defaultMode"))
     for item in source.get("items") or []:
         if not item.get("path"):
@@ -140,7 +136,7 @@ def _validate_downward(source: Json, path: Path) -> list[FieldError]:
     return errors
 
 
-def _validate_projected(source: Json, path: Path) -> list[FieldError]:
+def _validate_projected(source: JsonMapping, path: Path) -> list[FieldError]:
     errors = _validate_mode(source.get("defaultMode"), path.child("defaultMode"))
     for number, part in enumerate(source.get("sources") or []):
         here = path.child("sources").at(number)

@@ -6,9 +6,7 @@ cannot change once pods may carry the labels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from dray.api.json_types import JsonMapping
 from dray.api.label_selectors import matches_label_object
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.fields import (
@@ -34,8 +32,6 @@ from dray.api.validation.selectors import (
     validate_label_selector,
 )
 
-Json = Mapping[str, Any]
-
 _SPEC, _STATUS = Path("spec"), Path("status")
 INDEXED_PARALLELISM_MAX = FAILED_INDEXES_MAX = MANY_COMPLETIONS = 100_000
 LIMIT_WITH_MANY_COMPLETIONS = 10_000
@@ -44,38 +40,42 @@ LIMIT_WITH_MANY_COMPLETIONS = 10_000
 # --- Deployment and ReplicaSet -----------------------------------------------------------
 
 
-def validate_deployment(deployment: Json, context: ValidationContext) -> list[FieldError]:
+def validate_deployment(deployment: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new Deployment."""
     errors = validate_new_metadata(metadata_of(deployment), namespaced=True)
     return errors + _validate_deployment_spec(deployment.get("spec") or {})
 
 
-def validate_deployment_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_deployment_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed Deployment."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     errors += _validate_deployment_spec(new.get("spec") or {})
     return errors + _keep_selector(new, old)
 
 
-def validate_replica_set(replica_set: Json, context: ValidationContext) -> list[FieldError]:
+def validate_replica_set(replica_set: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new ReplicaSet."""
     errors = validate_new_metadata(metadata_of(replica_set), namespaced=True)
     return errors + _validate_replicas_of_template(replica_set.get("spec") or {})
 
 
-def validate_replica_set_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_replica_set_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed ReplicaSet."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     errors += _validate_replicas_of_template(new.get("spec") or {})
     return errors + _keep_selector(new, old)
 
 
-def _keep_selector(new: Json, old: Json) -> list[FieldError]:
+def _keep_selector(new: JsonMapping, old: JsonMapping) -> list[FieldError]:
     selector, old_selector = ((obj.get("spec") or {}).get("selector") for obj in (new, old))
     return validate_immutable(selector, old_selector, _SPEC.child("selector"))
 
 
-def _validate_deployment_spec(spec: Json) -> list[FieldError]:
+def _validate_deployment_spec(spec: JsonMapping) -> list[FieldError]:
     errors = _validate_replicas_of_template(spec)
     strategy, path = spec.get("strategy") or {}, _SPEC.child("strategy")
     kind = strategy.get("type") or "RollingUpdate"
@@ -96,7 +96,7 @@ def _validate_deployment_spec(spec: Json) -> list[FieldError]:
     return errors
 
 
-def _validate_rolling_update(rolling: Json, path: Path) -> list[FieldError]:
+def _validate_rolling_update(rolling: JsonMapping, path: Path) -> list[FieldError]:
     unavailable, surge = rolling.get("maxUnavailable"), rolling.get("maxSurge")
     errors = _validate_share(unavailable, path.child("maxUnavailable"))
     errors += _validate_share(surge, path.child("maxSurge"))
@@ -106,7 +106,7 @@ def _validate_rolling_update(rolling: Json, path: Path) -> list[FieldError]:
     return errors + _at_most_everything(unavailable, path.child("maxUnavailable"))
 
 
-def _validate_replicas_of_template(spec: Json) -> list[FieldError]:
+def _validate_replicas_of_template(spec: JsonMapping) -> list[FieldError]:
     errors = _not_negative(spec, ("replicas", "minReadySeconds"), _SPEC)
     selector = spec.get("selector")
     if selector is None:
@@ -123,7 +123,7 @@ def _validate_replicas_of_template(spec: Json) -> list[FieldError]:
     return errors + _validate_lasting_template(spec, "ReplicaSet")
 
 
-def _validate_lasting_template(spec: Json, owner: str) -> list[FieldError]:
+def _validate_lasting_template(spec: JsonMapping, owner: str) -> list[FieldError]:
     """Check the template of pods that shall run forever."""
     template, path = spec.get("template") or {}, _SPEC.child("template")
     labels = (template.get("metadata") or {}).get("labels") or {}
@@ -145,22 +145,28 @@ def _validate_lasting_template(spec: Json, owner: str) -> list[FieldError]:
     return errors
 
 
-def validate_deployment_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_deployment_status(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check the counters in the status of a Deployment."""
     return _validate_counters(new, old, parts=("updatedReplicas", "readyReplicas", "availableReplicas"))
 
 
-def validate_replica_set_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_replica_set_status(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check the counters in the status of a ReplicaSet."""
     return _validate_counters(new, old, parts=("fullyLabeledReplicas", "readyReplicas", "availableReplicas"))
 
 
-def validate_daemon_set_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_daemon_set_status(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check the counters in the status of a DaemonSet."""
     return _validate_counters(new, old, parts=())
 
 
-def _validate_counters(new: Json, old: Json, *, parts: tuple[str, ...]) -> list[FieldError]:
+def _validate_counters(new: JsonMapping, old: JsonMapping, *, parts: tuple[str, ...]) -> list[FieldError]:
     """Check that no counter is negative, and that none of the parts exceeds `replicas`."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     status, old_status = new.get("status") or {}, old.get("status") or {}
@@ -188,20 +194,22 @@ def _validate_counters(new: Json, old: Json, *, parts: tuple[str, ...]) -> list[
 # --- DaemonSet ---------------------------------------------------------------------------
 
 
-def validate_daemon_set(daemon_set: Json, context: ValidationContext) -> list[FieldError]:
+def validate_daemon_set(daemon_set: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new DaemonSet."""
     errors = validate_new_metadata(metadata_of(daemon_set), namespaced=True)
     return errors + _validate_daemon_set_spec(daemon_set.get("spec") or {})
 
 
-def validate_daemon_set_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_daemon_set_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed DaemonSet."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     errors += _validate_daemon_set_spec(new.get("spec") or {})
     return errors + _keep_selector(new, old)
 
 
-def _validate_daemon_set_spec(spec: Json) -> list[FieldError]:
+def _validate_daemon_set_spec(spec: JsonMapping) -> list[FieldError]:
     selector = spec.get("selector")
     errors = validate_label_selector(selector, _SPEC.child("selector"))
     if selector is not None and is_empty_selector(selector):
@@ -235,7 +243,7 @@ def _validate_daemon_set_spec(spec: Json) -> list[FieldError]:
 # --- Job ---------------------------------------------------------------------------------
 
 
-def validate_job(job: Json, context: ValidationContext) -> list[FieldError]:
+def validate_job(job: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new Job; its selector and the labels that belong to it are generated before."""
     errors = validate_new_metadata(metadata_of(job), namespaced=True)
     spec = job.get("spec") or {}
@@ -249,7 +257,7 @@ def validate_job(job: Json, context: ValidationContext) -> list[FieldError]:
     return errors
 
 
-def validate_job_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_job_update(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a changed Job; what its pods are made of stays."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
@@ -272,7 +280,7 @@ def validate_job_update(new: Json, old: Json, context: ValidationContext) -> lis
     return errors
 
 
-def _validate_job_spec(spec: Json) -> list[FieldError]:
+def _validate_job_spec(spec: JsonMapping) -> list[FieldError]:
     counters = (
         "parallelism",
         "completions",
@@ -304,7 +312,7 @@ def _validate_job_spec(spec: Json) -> list[FieldError]:
     return errors
 
 
-def _validate_completion(spec: Json) -> list[FieldError]:
+def _validate_completion(spec: JsonMapping) -> list[FieldError]:
     mode = "NonIndexed" if spec.get("completionMode") is None else spec["completionMode"]
     errors: list[FieldError] = []
     if mode not in ("NonIndexed", "Indexed"):
@@ -336,7 +344,7 @@ def _validate_completion(spec: Json) -> list[FieldError]:
     return errors
 
 
-def _validate_many_completions(spec: Json) -> list[FieldError]:
+def _validate_many_completions(spec: JsonMapping) -> list[FieldError]:
     """Check that a huge job that retries by index keeps its books small."""
     if (spec.get("completions") or 0) <= MANY_COMPLETIONS or spec.get("backoffLimitPerIndex") is None:
         return []
@@ -357,19 +365,23 @@ def _validate_many_completions(spec: Json) -> list[FieldError]:
 # --- PodDisruptionBudget -----------------------------------------------------------------
 
 
-def validate_disruption_budget(budget: Json, context: ValidationContext) -> list[FieldError]:
+def validate_disruption_budget(budget: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new PodDisruptionBudget."""
     # Its name may be whatever fits into a URL; that is checked for every kind.
     return _validate_budget_spec(budget.get("spec") or {})
 
 
-def validate_disruption_budget_update(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_disruption_budget_update(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check a changed PodDisruptionBudget."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old), qualified_finalizers=False)
     return errors + _validate_budget_spec(new.get("spec") or {})
 
 
-def validate_disruption_budget_status(new: Json, old: Json, context: ValidationContext) -> list[FieldError]:
+def validate_disruption_budget_status(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext
+) -> list[FieldError]:
     """Check what a PodDisruptionBudget says about its pods."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old), qualified_finalizers=False)
     status = new.get("status") or {}
@@ -378,7 +390,7 @@ def validate_disruption_budget_status(new: Json, old: Json, context: ValidationC
     return errors + _not_negative(status, counters, _STATUS)
 
 
-def _validate_budget_spec(spec: Json) -> list[FieldError]:
+def _validate_budget_spec(spec: JsonMapping) -> list[FieldError]:
     errors: list[FieldError] = []
     if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
         errors.append(invalid(_SPEC, dict(spec), "minAvailable and maxUnavailable cannot be both set"))
@@ -396,7 +408,7 @@ def _validate_budget_spec(spec: Json) -> list[FieldError]:
 # --- numbers and shares ------------------------------------------------------------------
 
 
-def _not_negative(holder: Json, fields: tuple[str, ...], path: Path) -> list[FieldError]:
+def _not_negative(holder: JsonMapping, fields: tuple[str, ...], path: Path) -> list[FieldError]:
     return [
         invalid(path.child(field), holder[field], "must be greater than or equal to 0")
         for field in fields
