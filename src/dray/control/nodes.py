@@ -42,6 +42,7 @@ from dray.scheduler.selecting import tolerates
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 LEASE_NAMESPACE = "kube-node-lease"
 LOST_NODE_GRACE = 10.0  # seconds; a node must be gone this long before its pods are
+_LATE = 0.75  # part of the grace period; leases are renewed every fifth of it
 MONITOR = "monitor"  # the key of the round that looks at the server and at all nodes
 _ZONE_LABELS = (REGION_LABEL, ZONE_LABEL)
 
@@ -239,7 +240,7 @@ class NodeLifecycle(Controller):
         self.availability.note_answer(steady_now())
         was_total = self._disruption.is_total
         self._disruption = Disruption(
-            NodeState(_zone(node), _ready(node) == "True" and not self._is_silent(name))
+            NodeState(_zone(node), _ready(node) == "True" and not self._is_late(name))
             for name, node in self.nodes.items.items()
         )
         if self._disruption.is_total != was_total:
@@ -254,6 +255,14 @@ class NodeLifecycle(Controller):
             for name in self.nodes.items:
                 self.enqueue(f"node:{name}")
         return period
+
+    def _is_late(self, name: str) -> bool:
+        """Return whether several renewals are missing: not healthy, when it is counted who is.
+
+        Nodes that stop together renewed their leases at different moments; the first of them must not be
+        evicted because the others seem well for some seconds more.
+        """
+        return self._silence(name) > _LATE * self.monitoring.grace
 
     def _is_silent(self, name: str) -> bool:
         return self._silence(name) > self.monitoring.grace

@@ -248,6 +248,17 @@ async def test_when_no_node_is_healthy_nobody_is_evicted_and_later_silence_count
         assert not cluster.taints("a") | cluster.taints("b")
 
 
+async def test_nodes_that_stop_together_are_recognised_although_their_heartbeats_were_not_together(
+    monkeypatch,
+):
+    async with Monitored(monkeypatch, ["a", "b"]).followed() as cluster:
+        await cluster.pass_time(10, "b")  # b renewed ten seconds later than a
+        for _ in range(10):
+            await cluster.pass_time(5)
+            assert EVICTING not in cluster.taints("a") | cluster.taints("b")
+        assert cluster.ready("a") == "Unknown"
+
+
 async def test_a_pod_is_evicted_only_when_the_node_is_still_tainted_on_the_server(monkeypatch):
     async with Monitored(monkeypatch, ["a", "b"]).followed() as cluster:
         pod = {"kind": "Pod", "spec": {"nodeName": "a", "terminationGracePeriodSeconds": 0}, "status": {}}
