@@ -18,6 +18,7 @@ import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+from dray.api.json_types import JsonObject
 from dray.api.quantity import QuantityError, parse_quantity
 from dray.cli.arguments import seconds
 from dray.cli.output import CommandError, say
@@ -35,7 +36,6 @@ from dray.sim.launching import (
 if TYPE_CHECKING:
     from dray.client import ApiError, Client
 
-Object = dict[str, Any]
 
 EXPLAIN_AFTER = 2.0  # seconds without a node, before we say why
 TIMED_OUT = 124  # as timeout(1)
@@ -177,7 +177,7 @@ def _check_wheres(wishes: list[DeviceWish]) -> None:
                 raise CommandError(f"--where: {problems[0].message}", problems[0].hint)
 
 
-def _environment(texts: list[str]) -> Object:
+def _environment(texts: list[str]) -> JsonObject:
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -217,7 +217,9 @@ async def _drivers(client: Client, wishes: list[DeviceWish]) -> list[str]:
     return [driver_of(found[wish.class_name]) for wish in wishes]
 
 
-async def _create_and_follow(client: Client, args: argparse.Namespace, pod: Object, spec: Object) -> int:
+async def _create_and_follow(
+    client: Client, args: argparse.Namespace, pod: JsonObject, spec: JsonObject
+) -> int:
     from dray.client import AlreadyExists, ApiError
     from dray.client.resources import CLAIMS, PODS
 
@@ -247,7 +249,7 @@ async def _create_and_follow(client: Client, args: argparse.Namespace, pod: Obje
             say(f"kept pod {namespace}/{name}; `kubectl delete pod {name}` deletes it and its claim")
 
 
-async def _follow_until_stopped(client: Client, args: argparse.Namespace, pod: Object) -> int:
+async def _follow_until_stopped(client: Client, args: argparse.Namespace, pod: JsonObject) -> int:
     following = asyncio.create_task(_follow(client, args, pod))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -262,7 +264,7 @@ async def _follow_until_stopped(client: Client, args: argparse.Namespace, pod: O
             loop.remove_signal_handler(number)
 
 
-async def _follow(client: Client, args: argparse.Namespace, pod: Object) -> int:
+async def _follow(client: Client, args: argparse.Namespace, pod: JsonObject) -> int:
     name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
     explaining = asyncio.create_task(_explain_later(client, namespace, name))
     printing: asyncio.Task[None] | None = None
@@ -301,7 +303,7 @@ async def _follow(client: Client, args: argparse.Namespace, pod: Object) -> int:
         await asyncio.gather(*(task for task in (explaining, printing) if task), return_exceptions=True)
 
 
-async def _states(client: Client, namespace: str, name: str) -> AsyncIterator[Object]:
+async def _states(client: Client, namespace: str, name: str) -> AsyncIterator[JsonObject]:
     """Yield the pod as it is now and after every change, until it is gone."""
     from dray.client import Gone, NotFound, TransportError
     from dray.client.resources import PODS

@@ -3,8 +3,9 @@
 The door of the room; see docs/client.md for a tour.
 """
 
+from dray.api.json_types import JsonObject
 from dray.api.media_types import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
-from dray.client.api import Client, ListOf, Object, WatchEvent
+from dray.client.api import Client, ListOf, WatchEvent
 from dray.client.errors import (
     AlreadyExists,
     ApiError,
@@ -48,11 +49,11 @@ __all__ = [
     "HttpTransport",
     "Informer",
     "Invalid",
+    "JsonObject",
     "KubeconfigError",
     "LeaderElection",
     "ListOf",
     "NotFound",
-    "Object",
     "Request",
     "Resource",
     "Response",

@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from dray.api.json_types import JsonObject
 from dray.api.media_types import APPLY_PATCH, JSON_TYPE, MERGE_PATCH
 from dray.api.parsing import load_json
 from dray.client.decoding import decoder_of, without_nulls
@@ -29,7 +30,6 @@ from dray.client.resources import Resource
 from dray.client.transport import HttpTransport, Request, Response, Transport
 
 T = TypeVar("T")
-Object = dict[str, Any]
 
 
 PAGE_SIZE = 500  # objects a request, as kubectl and client-go ask for
@@ -121,9 +121,9 @@ class Client:
         self, resource: Resource, name: str, namespace: str | None = None, *, view: type[T]
     ) -> T: ...
     @overload
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object: ...
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject: ...
     async def get(
-        self, resource: Resource, name: str, namespace: str | None = None, *, view: Any = Object
+        self, resource: Resource, name: str, namespace: str | None = None, *, view: Any = JsonObject
     ) -> Any:
         """Read one object; raises NotFound."""
         return await self.call("GET", resource.path(namespace, name), view=view)
@@ -135,9 +135,9 @@ class Client:
     @overload
     async def list(
         self, resource: Resource, namespace: str | None = None, **query: Any
-    ) -> ListOf[Object]: ...
+    ) -> ListOf[JsonObject]: ...
     async def list(
-        self, resource: Resource, namespace: str | None = None, *, view: Any = Object, **query: Any
+        self, resource: Resource, namespace: str | None = None, *, view: Any = JsonObject, **query: Any
     ) -> ListOf[Any]:
         """Read a collection, page by page: 500 objects each unless `limit` says otherwise.
 
@@ -174,9 +174,9 @@ class Client:
     @overload
     def watch(
         self, resource: Resource, namespace: str | None = None, **query: Any
-    ) -> AsyncIterator[WatchEvent[Object]]: ...
+    ) -> AsyncIterator[WatchEvent[JsonObject]]: ...
     async def watch(
-        self, resource: Resource, namespace: str | None = None, *, view: Any = Object, **query: Any
+        self, resource: Resource, namespace: str | None = None, *, view: Any = JsonObject, **query: Any
     ) -> AsyncIterator[WatchEvent[Any]]:
         """Follow changes until the server ends the stream; raises Gone when the revision is forgotten.
 
@@ -229,10 +229,10 @@ class Client:
     async def create(
         self, resource: Resource, body: Any, namespace: str | None = None, *, name: str | None = None,
         subresource: str = "", **query: Any,
-    ) -> Object: ...  # fmt: skip
+    ) -> JsonObject: ...  # fmt: skip
     async def create(
         self, resource: Resource, body: Any, namespace: str | None = None, *, name: str | None = None,
-        subresource: str = "", view: Any = Object, **query: Any,
+        subresource: str = "", view: Any = JsonObject, **query: Any,
     ) -> Any:  # fmt: skip
         """POST an object, or (with name and subresource) a binding, an eviction."""
         path = resource.path(namespace, name, subresource)
@@ -247,10 +247,10 @@ class Client:
     async def update(
         self, resource: Resource, name: str, body: Any, namespace: str | None = None, *, subresource: str = "",
         **query: Any,
-    ) -> Object: ...  # fmt: skip
+    ) -> JsonObject: ...  # fmt: skip
     async def update(
         self, resource: Resource, name: str, body: Any, namespace: str | None = None, *, subresource: str = "",
-        view: Any = Object, **query: Any,
+        view: Any = JsonObject, **query: Any,
     ) -> Any:  # fmt: skip
         """PUT an object; raises Conflict when its resourceVersion is no longer the newest."""
         return await self.call(
@@ -266,10 +266,10 @@ class Client:
     async def patch(
         self, resource: Resource, name: str, body: Any, namespace: str | None = None, *,
         kind: str = MERGE_PATCH, subresource: str = "", **query: Any,
-    ) -> Object: ...  # fmt: skip
+    ) -> JsonObject: ...  # fmt: skip
     async def patch(
         self, resource: Resource, name: str, body: Any, namespace: str | None = None, *,
-        kind: str = MERGE_PATCH, subresource: str = "", view: Any = Object, **query: Any,
+        kind: str = MERGE_PATCH, subresource: str = "", view: Any = JsonObject, **query: Any,
     ) -> Any:  # fmt: skip
         """PATCH an object: merge (default), JSON_PATCH, STRATEGIC_PATCH."""
         path = resource.path(namespace, name, subresource)
@@ -278,11 +278,11 @@ class Client:
     async def apply(
         self, resource: Resource, name: str, body: Any, namespace: str | None = None, *,
         manager: str, force: bool = False, subresource: str = "",
-    ) -> Object:  # fmt: skip
+    ) -> JsonObject:  # fmt: skip
         """Server-side apply: own exactly the fields of `body` as `manager`."""
         query = {"fieldManager": manager, "force": "true" if force else None}
         path = resource.path(namespace, name, subresource)
-        found: Object = await self.call("PATCH", path, body, query=query, content_type=APPLY_PATCH)
+        found: JsonObject = await self.call("PATCH", path, body, query=query, content_type=APPLY_PATCH)
         return found
 
     async def delete(
@@ -295,17 +295,17 @@ class Client:
         resource_version: str | None = None,
         grace_seconds: int | None = None,
         propagation: str | None = None,
-    ) -> Object:
+    ) -> JsonObject:
         """DELETE an object; with `uid`, only this incarnation of it (else Conflict)."""
         preconditions = {"uid": uid, "resourceVersion": resource_version}
-        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        options: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if any(preconditions.values()):
             options["preconditions"] = {key: value for key, value in preconditions.items() if value}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         if propagation:
             options["propagationPolicy"] = propagation
-        found: Object = await self.call("DELETE", resource.path(namespace, name), options)
+        found: JsonObject = await self.call("DELETE", resource.path(namespace, name), options)
         return found
 
     # --- the wire -------------------------------------------------------------
@@ -316,7 +316,7 @@ class Client:
         path: str,
         body: Any = None,
         *,
-        view: Any = Object,
+        view: Any = JsonObject,
         query: Mapping[str, Any] | None = None,
         content_type: str = JSON_TYPE,
     ) -> Any:

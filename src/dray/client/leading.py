@@ -26,9 +26,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from dray.api.json_types import JsonObject
 from dray.api.meta import ObjectMeta
 from dray.api.times import format_microtime
-from dray.client.api import Client, Object
+from dray.client.api import Client
 from dray.client.change_log import ChangeLog
 from dray.client.errors import AlreadyExists, ClientError, Conflict, Forbidden, NotFound, TransportError
 from dray.client.resources import LEASES
@@ -174,7 +175,7 @@ class LeaderElection:
 
     async def _create(self) -> Lease:
         moment = format_microtime(self.now())
-        body: Object = {
+        body: JsonObject = {
             "apiVersion": LEASES.api_version,
             "kind": "Lease",
             "metadata": {"name": self.name, "namespace": self.namespace},
@@ -194,7 +195,7 @@ class LeaderElection:
     async def _put(self, lease: Lease, *, holder: str, duration: int) -> Lease:
         moment, spec = format_microtime(self.now()), lease.spec
         is_new = spec.holder_identity != holder
-        body: Object = {
+        body: JsonObject = {
             "apiVersion": LEASES.api_version,
             "kind": "Lease",
             "metadata": {

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from dray.api.json_types import JsonObject
 from dray.api.meta import ObjectMeta
 from dray.api.times import format_time
-from dray.client.api import Client, Object
+from dray.client.api import Client
 from dray.client.errors import ClientError, NotFound
 from dray.client.resources import EVENTS, Resource
 
@@ -47,7 +48,7 @@ class EventRecorder:
         self._component = component
         self._now = now
         self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._waiting: OrderedDict[str, Object] = OrderedDict()  # digest -> event to write
+        self._waiting: OrderedDict[str, JsonObject] = OrderedDict()  # digest -> event to write
         self._arrived = asyncio.Event()
 
     def record(self, resource: Resource, meta: ObjectMeta, kind: str, reason: str, message: str) -> None:
@@ -99,7 +100,7 @@ class EventRecorder:
                     # Events are a courtesy: a lost one must not hurt.
                     log.debug("event %s: %s", event["metadata"]["name"], error)
 
-    async def _write(self, digest: str, event: Object) -> None:
+    async def _write(self, digest: str, event: JsonObject) -> None:
         known = self._known.get(digest)
         namespace, name = event["metadata"]["namespace"], event["metadata"]["name"]
         if known is not None and known.is_written:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from dray.api.core import Node, Pod, Taint, Toleration
+from dray.api.json_types import JsonObject
 from dray.api.meta import Condition, LabelSelector, NodeSelectorTerm, ObjectMeta, View
 from dray.api.times import format_time, parse_time
 from dray.api.well_known import JOB_CONTROLLER_UID_LABEL, JOB_NAME_LABEL
@@ -15,7 +16,6 @@ from dray.client import key_of
 from dray.client.resources import DAEMON_SETS, JOBS, NODES, PODS
 from dray.control.pods import (
     Expectations,
-    Object,
     PodsByOwner,
     delete_pod,
     is_active,
@@ -233,7 +233,7 @@ class JobController(Controller):
         return None
 
     @staticmethod
-    def _give_index(body: Object, job: Job, index: int) -> None:
+    def _give_index(body: JsonObject, job: Job, index: int) -> None:
         body["metadata"]["generateName"] = f"{job.metadata.name}-{index}-"
         body["metadata"].setdefault("annotations", {})[INDEX] = str(index)
         body["metadata"]["labels"][INDEX] = str(index)
@@ -262,7 +262,7 @@ class JobController(Controller):
         verdict: tuple[str, str, str] | None,
     ) -> None:
         now = format_time(self.clock())
-        status: Object = {
+        status: JsonObject = {
             "active": len(active),
             "succeeded": succeeded,
             "failed": failed,
@@ -349,7 +349,7 @@ class DaemonSet(View, frozen=True):
 
 
 # Daemons stay on nodes that are in trouble.
-DAEMON_TOLERATIONS: list[Object] = [
+DAEMON_TOLERATIONS: list[JsonObject] = [
     {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": effect}
     for key, effect in (
         ("not-ready", "NoExecute"),
@@ -362,7 +362,7 @@ DAEMON_TOLERATIONS: list[Object] = [
 ]
 
 
-def daemon_fits(template: Object, node: Node) -> bool:
+def daemon_fits(template: JsonObject, node: Node) -> bool:
     """Say whether a daemon of the template should run on the node (node selector and taints)."""
     spec = template.get("spec") or {}
     labels = node.metadata.labels or {}
@@ -459,7 +459,7 @@ class DaemonSetController(Controller):
         return wait
 
     @staticmethod
-    def _daemon(found: DaemonSet, node: str, digest: str) -> Object:
+    def _daemon(found: DaemonSet, node: str, digest: str) -> JsonObject:
         body = pod_from_template(found.spec.template, DAEMON_SETS, found.metadata)
         body["metadata"].setdefault("labels", {})["controller-revision-hash"] = digest
         spec = body["spec"] = dict(body["spec"])

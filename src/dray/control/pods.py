@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import msgspec
 
 from dray.api.core import Pod
+from dray.api.json_types import JsonObject
 from dray.api.meta import ObjectMeta
 from dray.client import Conflict, Informer, NotFound, key_of
 from dray.client.resources import PODS, Resource
 from dray.control.reconciling import Controller
-
-Object = dict[str, Any]
 
 
 def controller_of(meta: ObjectMeta) -> str | None:
@@ -22,7 +20,7 @@ def controller_of(meta: ObjectMeta) -> str | None:
     return next((owner.uid for owner in meta.owner_references if owner.controller), None)
 
 
-def owner_reference(resource: Resource, meta: ObjectMeta) -> Object:
+def owner_reference(resource: Resource, meta: ObjectMeta) -> JsonObject:
     """Return the reference that makes `meta`'s object the controlling owner."""
     return {
         "apiVersion": resource.api_version,
@@ -35,11 +33,11 @@ def owner_reference(resource: Resource, meta: ObjectMeta) -> Object:
 
 
 def pod_from_template(
-    template: Object, resource: Resource, owner: ObjectMeta, *, base: str | None = None
-) -> Object:
+    template: JsonObject, resource: Resource, owner: ObjectMeta, *, base: str | None = None
+) -> JsonObject:
     """Return a pod to create for an owner; `base` overrides the generated name's beginning."""
     given = template.get("metadata") or {}
-    metadata: Object = {
+    metadata: JsonObject = {
         "generateName": f"{base or owner.name}-",
         "namespace": owner.namespace,
         "ownerReferences": [owner_reference(resource, owner)],
@@ -50,7 +48,7 @@ def pod_from_template(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}
 
 
-def template_hash(template: Object) -> str:
+def template_hash(template: JsonObject) -> str:
     """Return a short stable name for a pod template."""
     text = msgspec.json.encode(template, order="sorted")
     digest = hashlib.sha256(text).digest()

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from dray.api.core import Pod
+from dray.api.json_types import JsonObject
 from dray.api.label_selectors import matches_labels
 from dray.api.meta import Condition, LabelSelector, ObjectMeta, View
 from dray.api.times import format_time
@@ -14,7 +15,6 @@ from dray.client import AlreadyExists, NotFound, key_of
 from dray.client.resources import DEPLOYMENTS, PODS, REPLICA_SETS
 from dray.control.pods import (
     Expectations,
-    Object,
     PodsByOwner,
     controller_of,
     delete_pod,
@@ -336,13 +336,13 @@ class DeploymentController(Controller):
         await ignoring_absence(self.client.patch(DEPLOYMENTS, meta.name, patch, meta.namespace))
 
     async def _make_set(self, deployment: Deployment, digest: str, old: list[ReplicaSet]) -> None:
-        template: Object = dict(deployment.spec.template)
+        template: JsonObject = dict(deployment.spec.template)
         metadata = dict(template.get("metadata") or {})
         labels = dict(metadata.get("labels") or {}) | {HASH_LABEL: digest}
         template["metadata"] = metadata | {"labels": labels}
         selector = deployment.spec.selector or LabelSelector()
         match_labels = dict(selector.match_labels or {}) | {HASH_LABEL: digest}
-        body_selector: Object = {"matchLabels": match_labels}
+        body_selector: JsonObject = {"matchLabels": match_labels}
         if selector.match_expressions:
             body_selector["matchExpressions"] = [
                 {"key": entry.key, "operator": entry.operator, "values": entry.values}
@@ -439,7 +439,7 @@ class DeploymentController(Controller):
         )
         if same:
             return
-        report: Object = {
+        report: JsonObject = {
             "observedGeneration": deployment.metadata.generation,
             "replicas": replicas,
             "updatedReplicas": updated,

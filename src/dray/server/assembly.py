@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from dray.api.features import Features
 from dray.api.gating import drop_disabled_fields
+from dray.api.json_types import JsonObject
 from dray.api.kinds import Kind
 from dray.api.schema import schema_of
 from dray.api.validation import Accepted, ValidationContext
@@ -43,7 +44,6 @@ from dray.server.node_agents import NodeAgents
 from dray.server.objects import Objects, storage_of
 from dray.server.openapi import OpenApi
 from dray.server.patching import Patcher
-from dray.server.reader import Object
 from dray.server.requests import Response, json_response
 from dray.server.retention import keep_history_bounded
 from dray.server.rules import Selectors, Surroundings
@@ -183,7 +183,7 @@ class Cluster:
         self.catalogue.use_custom_kinds(kinds)
         self.discovery.use_custom_kinds(kinds)
 
-    def _prepare_special(self, kind: Kind, new: Object, old: Object | None) -> None:
+    def _prepare_special(self, kind: Kind, new: JsonObject, old: JsonObject | None) -> None:
         if kind.kind == "CustomResourceDefinition" and kind.group == "apiextensions.k8s.io":
             self.custom.prepare_definition(new, old, self.settings.world.timestamp())
         group, _ = storage_of(kind)
@@ -228,7 +228,7 @@ def _reviews(
 ) -> dict[tuple[str, str], Handle]:
     """Return the handlers of kinds that are questions, not objects."""
 
-    def read_body(call: Call) -> Object:
+    def read_body(call: Call) -> JsonObject:
         kind = call.route.kind
         schema = schema_of(kind.group, call.route.version, kind.kind)
         value: Any = parse_body(schema, call.request.body, call.request.header("content-type"), kind.kind)
@@ -238,7 +238,7 @@ def _reviews(
             call, schema, value, kind=kind.kind, api_version=api_version, validation=validation
         )
 
-    async def body_of(call: Call) -> Object:
+    async def body_of(call: Call) -> JsonObject:
         return await compute(call.size, read_body, call)
 
     async def self_review(call: Call) -> Response:

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import RBAC
 from dray.api.validation.fields import FieldError
 from dray.api.validation.fields import forbidden as forbidden_field
@@ -30,7 +31,7 @@ from dray.api.well_known import NODE_NAME_EXTRA
 from dray.server.errors import ApiError, forbidden, not_found
 from dray.server.node_authz import NodeAuthorizer, node_name_of
 from dray.server.rbac import SERVICE_ACCOUNT_PREFIX, RoleIndex, Rule, describe_missing, missing_rights
-from dray.server.reader import Object, Reader
+from dray.server.reader import Reader
 from dray.server.tokens import User
 
 __all__ = ["Attributes", "Authorizer", "Decision"]
@@ -115,7 +116,7 @@ class Authorizer:
         if not decision.allowed:
             raise refusal(attributes, decision.reason)
 
-    def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
+    def observe(self, group: str, resource: str, old: JsonObject | None, new: JsonObject | None) -> None:
         """Follow a committed write: `new` is what was written, or None and `old` is what was deleted."""
         if group == RBAC:
             self._roles = None
@@ -128,7 +129,7 @@ class Authorizer:
         return self._index().rules_for(user, namespace)
 
     def check_escalation(
-        self, user: User, resource: str, namespace: str, new: Object, old: Object | None
+        self, user: User, resource: str, namespace: str, new: JsonObject, old: JsonObject | None
     ) -> None:
         """Raise the 403 error when a written role or binding would grant rights that its writer lacks."""
         if (
@@ -292,11 +293,11 @@ _FULL_AUTHORITY = (
 )
 
 
-def _aggregates(role: Object) -> bool:
+def _aggregates(role: JsonObject) -> bool:
     return bool((role.get("aggregationRule") or {}).get("clusterRoleSelectors"))
 
 
-def _same_grants(new: Object, old: Object) -> bool:
+def _same_grants(new: JsonObject, old: JsonObject) -> bool:
     parts = ("rules", "aggregationRule", "subjects", "roleRef")
     if any((new.get(part) or None) != (old.get(part) or None) for part in parts):
         return False
@@ -314,10 +315,10 @@ def _acts_on_its_own_node(user: User, allocation: Mapping[str, Any] | None) -> b
 
 def _node_of(allocation: Mapping[str, Any] | None) -> str:
     """Return the only node that an allocation is for, "" when it is for several."""
-    terms: list[Object] = ((allocation or {}).get("nodeSelector") or {}).get("nodeSelectorTerms") or []
+    terms: list[JsonObject] = ((allocation or {}).get("nodeSelector") or {}).get("nodeSelectorTerms") or []
     if len(terms) != 1 or terms[0].get("matchExpressions"):
         return ""
-    requirements: list[Object] = terms[0].get("matchFields") or []
+    requirements: list[JsonObject] = terms[0].get("matchFields") or []
     if len(requirements) != 1:
         return ""
     values: list[str] = requirements[0].get("values") or []

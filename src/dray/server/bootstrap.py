@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import Kind, kind_of, kind_of_plural
 from dray.api.well_known import NAMESPACE_NAME_LABEL
 from dray.server.calls import World
 from dray.server.objects import Objects, key_of
 from dray.server.rbac_bootstrap import bootstrap_objects, reconciled
-from dray.server.reader import Object
 from dray.server.store import ABSENT, WriteConflict
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -44,7 +44,7 @@ async def ensure_bootstrap_objects(objects: Objects, world: World) -> None:
         await objects.store.compact(objects.store.revision)
 
 
-async def _ensure(objects: Objects, world: World, kind: Kind, obj: Object) -> None:
+async def _ensure(objects: Objects, world: World, kind: Kind, obj: JsonObject) -> None:
     metadata = obj["metadata"]
     key = key_of(kind, metadata.get("namespace", ""), metadata["name"])
     record = objects.store.get(key)
@@ -62,7 +62,7 @@ async def _ensure(objects: Objects, world: World, kind: Kind, obj: Object) -> No
         pass  # somebody else just made it
 
 
-def _namespaces() -> list[tuple[Kind, Object]]:
+def _namespaces() -> list[tuple[Kind, JsonObject]]:
     kind = _kind("", "Namespace")
     return [
         (
@@ -77,7 +77,7 @@ def _namespaces() -> list[tuple[Kind, Object]]:
     ]
 
 
-def _priority_classes() -> list[tuple[Kind, Object]]:
+def _priority_classes() -> list[tuple[Kind, JsonObject]]:
     kind = _kind("scheduling.k8s.io", "PriorityClass")
     return [
         (

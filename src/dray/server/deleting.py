@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import Kind
 from dray.api.times import format_time, parse_time
 from dray.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
@@ -18,7 +19,6 @@ from dray.server import errors, pods
 from dray.server.calls import Call, World
 from dray.server.objects import Objects, key_of, storage_of
 from dray.server.options import DeleteOptions
-from dray.server.reader import Object
 from dray.server.store import Record, WriteConflict
 from dray.server.strategies import Strategy, strategy_of
 from dray.server.writing import MOST_ATTEMPTS, Admission
@@ -32,7 +32,7 @@ class Deleter:
     admission: Admission
     world: World
 
-    async def delete(self, call: Call, name: str, options: DeleteOptions) -> tuple[Object, bool]:
+    async def delete(self, call: Call, name: str, options: DeleteOptions) -> tuple[JsonObject, bool]:
         """Delete an object, or begin to; returns its last state and whether it vanished."""
         kind, namespace = call.route.kind, call.route.namespace
         key = key_of(kind, namespace, name)
@@ -52,12 +52,12 @@ class Deleter:
         raise errors.conflict(kind.group, kind.plural, name, errors.MODIFIED)
 
     async def _delete(
-        self, kind: Kind, old: Object, record: Record, options: DeleteOptions
-    ) -> tuple[Object, bool]:
+        self, kind: Kind, old: JsonObject, record: Record, options: DeleteOptions
+    ) -> tuple[JsonObject, bool]:
         strategy = strategy_of(kind)
         # Deletion touches nothing below metadata; all else is shared with the old object.
         metadata = dict(old["metadata"])
-        new: Object = {**old, "metadata": metadata}
+        new: JsonObject = {**old, "metadata": metadata}
         graceful = False
         if strategy.graceful:
             pending, graceful = self._begin_grace(new, options)
@@ -82,7 +82,7 @@ class Deleter:
         assert event is not None
         return _gone(old, event.revision), True
 
-    async def _finish(self, kind: Kind, marked: Object, record: Record) -> tuple[Object, bool]:
+    async def _finish(self, kind: Kind, marked: JsonObject, record: Record) -> tuple[JsonObject, bool]:
         """Remove what was marked to go at once, whatever others write to it meanwhile.
 
         An update of a marked object completes its deletion (see `writing`): then it is gone, as asked.
@@ -104,10 +104,10 @@ class Deleter:
         raise errors.conflict(kind.group, kind.plural, marked["metadata"]["name"], errors.MODIFIED)
 
     async def _delete_namespace(
-        self, kind: Kind, old: Object, record: Record, options: DeleteOptions
-    ) -> tuple[Object, bool]:
+        self, kind: Kind, old: JsonObject, record: Record, options: DeleteOptions
+    ) -> tuple[JsonObject, bool]:
         if not old["metadata"].get("deletionTimestamp"):
-            new: Object = {**old, "metadata": dict(old["metadata"])}
+            new: JsonObject = {**old, "metadata": dict(old["metadata"])}
             new["metadata"]["deletionTimestamp"] = self.world.timestamp()
             new["status"] = {**(old.get("status") or {}), "phase": "Terminating"}
             finalizers = finalizers_after(old, strategy_of(kind), options)
@@ -118,7 +118,7 @@ class Deleter:
             return old, False
         return await self._delete(kind, old, record, options)
 
-    async def _write(self, kind: Kind, new: Object, record: Record, options: DeleteOptions) -> Object:
+    async def _write(self, kind: Kind, new: JsonObject, record: Record, options: DeleteOptions) -> JsonObject:
         if options.dry_run:
             return new
         old = self.objects.decoded(kind, record)
@@ -127,7 +127,7 @@ class Deleter:
         stored, _ = await self.objects.put(kind, record.key, new, record.revision)
         return stored
 
-    def _mark(self, metadata: Object) -> None:
+    def _mark(self, metadata: JsonObject) -> None:
         """Say that an object waits for its finalizers only."""
         now = self.world.timestamp()
         if not metadata.get("deletionTimestamp"):
@@ -137,7 +137,7 @@ class Deleter:
             metadata["deletionTimestamp"] = now
         metadata["deletionGracePeriodSeconds"] = 0
 
-    def _begin_grace(self, new: Object, options: DeleteOptions) -> tuple[bool, bool]:
+    def _begin_grace(self, new: JsonObject, options: DeleteOptions) -> tuple[bool, bool]:
         """Mark a pod for its grace period; returns (nothing to do, graceful)."""
         metadata = new["metadata"]
         wanted = options.grace_period_seconds
@@ -165,12 +165,12 @@ class Deleter:
         return False, True
 
 
-def _gone(last: Object, revision: int) -> Object:
+def _gone(last: JsonObject, revision: int) -> JsonObject:
     """Return an object as the answer shows it: a pod as it was marked, others as they were last stored."""
     return {**last, "metadata": {**last["metadata"], "resourceVersion": str(revision)}}
 
 
-def check_preconditions(kind: Kind, obj: Object, options: DeleteOptions) -> None:
+def check_preconditions(kind: Kind, obj: JsonObject, options: DeleteOptions) -> None:
     """Raise the conflict when the object is not the one that the client meant."""
     metadata = obj["metadata"]
     name = metadata.get("name", "")
@@ -190,7 +190,7 @@ def check_preconditions(kind: Kind, obj: Object, options: DeleteOptions) -> None
             )
 
 
-def finalizers_after(obj: Object, strategy: Strategy, options: DeleteOptions) -> list[str]:
+def finalizers_after(obj: JsonObject, strategy: Strategy, options: DeleteOptions) -> list[str]:
     """Return the finalizers that an object has once deletion began."""
     finalizers: list[str] = list(obj["metadata"].get("finalizers") or [])
     if strategy.dependents == "unsupported":
@@ -210,6 +210,6 @@ def finalizers_after(obj: Object, strategy: Strategy, options: DeleteOptions) ->
     return finalizers if set(wanted) == set(finalizers) else wanted
 
 
-def _count(metadata: Object) -> None:
+def _count(metadata: JsonObject) -> None:
     if metadata.get("generation"):
         metadata["generation"] += 1

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import Kind, kind_of
 from dray.api.label_selectors import matches_label_object
 from dray.server import errors
 from dray.server.calls import World
 from dray.server.objects import Objects, copy_json, key_of
 from dray.server.pods import with_condition
-from dray.server.reader import Object
 from dray.server.store import WriteConflict
 from dray.server.writing import MOST_ATTEMPTS
 
@@ -27,7 +27,7 @@ class Disruptions:
     objects: Objects
     world: World
 
-    async def allow(self, pod: Object, *, dry_run: bool) -> None:
+    async def allow(self, pod: JsonObject, *, dry_run: bool) -> None:
         """Raise 429 unless the pod may be disrupted now."""
         status = pod.get("status") or {}
         if status.get("phase") in ("Succeeded", "Failed", "Pending") or pod["metadata"].get(
@@ -46,7 +46,7 @@ class Disruptions:
             return
         await self._spend(budgets[0], pod["metadata"]["name"], dry_run=dry_run)
 
-    async def mark(self, kind: Kind, pod: Object) -> None:
+    async def mark(self, kind: Kind, pod: JsonObject) -> None:
         """Write into a pod's status why it is about to go."""
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         key = key_of(kind, namespace, name)
@@ -68,7 +68,7 @@ class Disruptions:
             except WriteConflict:
                 continue
 
-    def _budgets_of(self, pod: Object) -> list[Object]:
+    def _budgets_of(self, pod: JsonObject) -> list[JsonObject]:
         labels = pod["metadata"].get("labels") or {}
         namespace = pod["metadata"]["namespace"]
         budgets = self.objects.list("policy", "poddisruptionbudgets", namespace)
@@ -78,7 +78,7 @@ class Disruptions:
             if matches_label_object((budget.get("spec") or {}).get("selector"), labels)
         ]
 
-    async def _spend(self, budget: Object, pod_name: str, *, dry_run: bool) -> None:
+    async def _spend(self, budget: JsonObject, pod_name: str, *, dry_run: bool) -> None:
         kind = kind_of("policy", "PodDisruptionBudget")
         assert kind is not None
         name, namespace = budget["metadata"]["name"], budget["metadata"]["namespace"]
@@ -114,7 +114,7 @@ class Disruptions:
                 continue
 
 
-def _forbid(status: Object, now: str) -> None:
+def _forbid(status: JsonObject, now: str) -> None:
     """Say in a budget's conditions that nothing more may go."""
     condition = {
         "type": "DisruptionAllowed",
@@ -128,12 +128,12 @@ def _forbid(status: Object, now: str) -> None:
     status["conditions"] = [*others, condition]
 
 
-def _is_ready(status: Object) -> bool:
+def _is_ready(status: JsonObject) -> bool:
     conditions = status.get("conditions") or ()
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-def _spares_unready(budget: Object) -> bool:
+def _spares_unready(budget: JsonObject) -> bool:
     """Tell whether a pod that is not ready may go without spending the budget."""
     status = budget.get("status") or {}
     if (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy") == "AlwaysAllow":

@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 from datetime import datetime, timedelta
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import kind_of
 from dray.api.times import parse_time
 from dray.server.calls import World
 from dray.server.objects import Objects, prefix_of
-from dray.server.reader import Object
 from dray.server.store import StoreUnavailable, WriteConflict
 from dray.server.time_slice import TimeSlice
 
@@ -49,7 +49,7 @@ async def expire_once(objects: Objects, now: datetime) -> int:
     return gone
 
 
-def last_written(event: Object) -> datetime:
+def last_written(event: JsonObject) -> datetime:
     """Return the latest time that an event tells about itself."""
     metadata = event["metadata"]
     series = (event.get("series") or {}).get("lastObservedTime")

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from dray.api.json_types import JsonObject
 from dray.api.media_types import JSON_TYPE, YAML_TYPE
 from dray.api.schema import Type, schema_of
 from dray.server import errors
@@ -22,7 +23,6 @@ from dray.server.large_requests import compute
 from dray.server.negotiation import Representation, negotiate
 from dray.server.objects import Objects, key_of
 from dray.server.options import DeleteOptions, delete_options, list_options, write_options
-from dray.server.reader import Object
 from dray.server.reading import Listing, ListReader, list_response, parse_version
 from dray.server.requests import Response, json_response
 from dray.server.selectable import parse_selection
@@ -126,7 +126,7 @@ class Handlers:
         stored = await self.writer.create(call, new, dry_run=options.dry_run)
         return self.show(call, stored, 201, representation, dry_run=options.dry_run)
 
-    def _created(self, call: Call, validation: str) -> Object:
+    def _created(self, call: Call, validation: str) -> JsonObject:
         new = self.incoming(call, self.body(call), validation)
         self._check_namespace(call, new)
         drop_duplicate_owners(call, new)
@@ -141,14 +141,14 @@ class Handlers:
         uid = first["metadata"].get("uid") or ""
         unused = [first]
 
-        def transform(old: Object | None) -> Object:
+        def transform(old: JsonObject | None) -> JsonObject:
             # The writer changes what it gets. Who loses a race gets the body read again.
             return unused.pop() if unused else self._replacement(call, body, options.field_validation)
 
         stored, created = await self.writer.update(call, transform, dry_run=options.dry_run, uid=uid)
         return self.show(call, stored, 201 if created else 200, representation, dry_run=options.dry_run)
 
-    def _replacement(self, call: Call, body: Any, validation: str) -> Object:
+    def _replacement(self, call: Call, body: Any, validation: str) -> JsonObject:
         new = self.incoming(call, body, validation)
         self._check_name(call, new)
         self._check_namespace(call, new)
@@ -194,14 +194,14 @@ class Handlers:
         kind = call.route.kind.kind
         return parse_body(schema, call.request.body, call.request.header("content-type"), kind)
 
-    def incoming(self, call: Call, body: Any, validation: str) -> Object:
+    def incoming(self, call: Call, body: Any, validation: str) -> JsonObject:
         """Return a body as an object to store: checked, defaulted, converted."""
         route = call.route
         schema = self.versions.schema(route.kind, route.version)
         obj = self.read(call, schema, body, validation)
         return self.versions.incoming(route.kind, obj, route.version, self.world.now())
 
-    def read(self, call: Call, schema: Type | None, body: Any, validation: str) -> Object:
+    def read(self, call: Call, schema: Type | None, body: Any, validation: str) -> JsonObject:
         """Return a body in the version of the request."""
         route = call.route
         if schema is None:
@@ -220,7 +220,7 @@ class Handlers:
     def show(
         self,
         call: Call,
-        stored: Object,
+        stored: JsonObject,
         status: int,
         representation: Representation,
         *,
@@ -250,19 +250,19 @@ class Handlers:
                 raise errors.bad_request(f"decoded object cannot be converted to DeleteOptions: {kind}")
         return delete_options(call.request, body)
 
-    def deleted_status(self, call: Call, obj: Object) -> Response:
+    def deleted_status(self, call: Call, obj: JsonObject) -> Response:
         """Return the Status that says an object is gone."""
         kind = call.route.kind
         details = {"name": obj["metadata"].get("name", ""), "group": kind.group, "kind": kind.plural}
         details["uid"] = obj["metadata"].get("uid", "")
         return json_response(200, success({key: value for key, value in details.items() if value}))
 
-    def check_target(self, call: Call, new: Object) -> None:
+    def check_target(self, call: Call, new: JsonObject) -> None:
         """Refuse an object that names another place than the path does."""
         self._check_namespace(call, new)
         self._check_name(call, new)
 
-    def _check_name(self, call: Call, new: Object) -> None:
+    def _check_name(self, call: Call, new: JsonObject) -> None:
         name = new["metadata"].get("name") or ""
         if not name:
             raise errors.bad_request(
@@ -273,7 +273,7 @@ class Handlers:
                 f"the name of the object ({name}) does not match the name on the URL ({call.route.name})"
             )
 
-    def _check_namespace(self, call: Call, new: Object) -> None:
+    def _check_namespace(self, call: Call, new: JsonObject) -> None:
         namespace = new["metadata"].get("namespace") or ""
         if namespace and namespace != call.route.namespace:
             raise errors.bad_request(
@@ -295,10 +295,10 @@ def copy_options(options: DeleteOptions) -> DeleteOptions:
     )
 
 
-def drop_duplicate_owners(call: Call, new: Object) -> None:
+def drop_duplicate_owners(call: Call, new: JsonObject) -> None:
     """Keep the first of equal owner references, and tell the client."""
     owners = new["metadata"].get("ownerReferences") or []
-    kept: dict[frozenset[tuple[str, Any]], Object] = {}
+    kept: dict[frozenset[tuple[str, Any]], JsonObject] = {}
     repeated: list[str] = []
     for owner in owners:
         identity = frozenset(owner.items())  # an owner reference has only scalars
@@ -315,9 +315,9 @@ def drop_duplicate_owners(call: Call, new: Object) -> None:
         )
 
 
-def success(details: dict[str, Any] | None = None, code: int = 0) -> Object:
+def success(details: dict[str, Any] | None = None, code: int = 0) -> JsonObject:
     """Return a Status that reports success."""
-    status: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    status: JsonObject = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     if details:
         status["details"] = details
     if code:
@@ -325,7 +325,7 @@ def success(details: dict[str, Any] | None = None, code: int = 0) -> Object:
     return status
 
 
-def _encoded(status: int, shown: Object, representation: Representation) -> Response:
+def _encoded(status: int, shown: JsonObject, representation: Representation) -> Response:
     encoded = encode(shown) + b"\n"
     if representation.media_type != YAML_TYPE:
         return Response(status, encoded)
@@ -334,17 +334,17 @@ def _encoded(status: int, shown: Object, representation: Representation) -> Resp
     return Response(status, _in_thread(shown), content_type=YAML_TYPE)
 
 
-async def _in_thread(shown: Object) -> AsyncIterator[bytes]:
+async def _in_thread(shown: JsonObject) -> AsyncIterator[bytes]:
     """Yield an object as YAML, which takes long enough to need a thread."""
     yield await asyncio.to_thread(encode_yaml, shown)
 
 
-def _place(frame: Object) -> str:
+def _place(frame: JsonObject) -> str:
     """Return the name of the member that holds the items of a list: "items" or "rows"."""
     return next(reversed(frame))
 
 
-async def _yaml_list(frame: Object, items: Iterator[Object]) -> AsyncIterator[bytes]:
+async def _yaml_list(frame: JsonObject, items: Iterator[JsonObject]) -> AsyncIterator[bytes]:
     """Yield a list as YAML, item by item: the members of its frame are in alphabetical order."""
     place = _place(frame)
     before = {name: value for name, value in frame.items() if name < place}

@@ -31,10 +31,11 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
+from dray.api.json_types import JsonObject
 from dray.api.pod_logs import PodLogOptions, log_query, parse_log_options, validate_log_options
 from dray.server import errors
 from dray.server.calls import Call
-from dray.server.reader import Object, Reader
+from dray.server.reader import Reader
 from dray.server.requests import Response, Tunnel
 
 _ADDRESS_ORDER = ("Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP")
@@ -70,17 +71,17 @@ class NodeAgents:
             await self._session.close()
             self._session = None
 
-    async def forward(self, call: Call, pod: Object) -> Response:
+    async def forward(self, call: Call, pod: JsonObject) -> Response:
         """Answer pods/log and pods/exec."""
         return self.tunnel(call, pod) if call.route.subresource == "exec" else await self.logs(call, pod)
 
-    async def logs(self, call: Call, pod: Object) -> Response:
+    async def logs(self, call: Call, pod: JsonObject) -> Response:
         """Return a container's log, as it grows when the client follows it."""
         options = _log_options(call, pod)
         url = self._url(pod, "containerLogs", options.container, log_query(options))
         return await self._forward(url, is_followed=options.follow)
 
-    def tunnel(self, call: Call, pod: Object) -> Response:
+    def tunnel(self, call: Call, pod: JsonObject) -> Response:
         """Join the client with a command that the node's agent runs in a container."""
         if call.request.header("upgrade").lower() != "websocket":
             raise errors.bad_request(
@@ -92,7 +93,7 @@ class NodeAgents:
         url = self._url(pod, "exec", call.request.first("container"), query)
         return Response(101, tunnel=Tunnel(url, self._tls))
 
-    def _url(self, pod: Object, action: str, wanted: str, query: Iterable[tuple[str, str]]) -> URL:
+    def _url(self, pod: JsonObject, action: str, wanted: str, query: Iterable[tuple[str, str]]) -> URL:
         container = container_of(pod, wanted)
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         node_name = (pod.get("spec") or {}).get("nodeName")
@@ -194,7 +195,7 @@ async def _pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         answer.close()
 
 
-def _log_options(call: Call, pod: Object) -> PodLogOptions:
+def _log_options(call: Call, pod: JsonObject) -> PodLogOptions:
     try:
         options = parse_log_options(call.request.query)
     except ValueError as problem:
@@ -205,7 +206,7 @@ def _log_options(call: Call, pod: Object) -> PodLogOptions:
     return options
 
 
-def container_of(pod: Object, wanted: str) -> str:
+def container_of(pod: JsonObject, wanted: str) -> str:
     """Return the container whose log is meant; raises 400 where that is not clear."""
     spec, name = pod.get("spec") or {}, pod["metadata"]["name"]
     containers = [container["name"] for container in spec.get("containers") or ()]
@@ -226,7 +227,7 @@ def container_of(pod: Object, wanted: str) -> str:
     raise errors.bad_request(f"a container name must be specified for pod {name}, {choices}")
 
 
-def address_of(node: Object) -> tuple[str, int]:
+def address_of(node: JsonObject) -> tuple[str, int]:
     """Return host and port of a node's agent; raises 500 when the status has none, or none that is called."""
     status, name = node.get("status") or {}, node["metadata"]["name"]
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port") or 0

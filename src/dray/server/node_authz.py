@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dray.api.json_types import JsonObject
 from dray.api.well_known import MIRROR_POD_ANNOTATION
 from dray.server.rbac import Rule
-from dray.server.reader import Object, Reader
+from dray.server.reader import Reader
 from dray.server.tokens import User
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class NodeAuthorizer:
         )
         return Verdict(allowed)
 
-    def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
+    def observe(self, group: str, resource: str, old: JsonObject | None, new: JsonObject | None) -> None:
         """Follow a committed write; called for every object, acts on pods only."""
         if self._pods is None or group or resource != "pods":
             return
@@ -104,7 +105,7 @@ class NodeAuthorizer:
                 self._file(pod)
         return self._pods
 
-    def _file(self, pod: Object) -> None:
+    def _file(self, pod: JsonObject) -> None:
         assert self._pods is not None
         key = (pod["metadata"].get("namespace", ""), pod["metadata"]["name"])
         self._forget(key)
@@ -218,7 +219,7 @@ class NodeAuthorizer:
         return Verdict(False)
 
 
-def references_of(pod: Object) -> Iterator[Reference]:
+def references_of(pod: JsonObject) -> Iterator[Reference]:
     """Yield what a pod refers to in its namespace: accounts, secrets, config maps, claims."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     if spec.get("serviceAccountName"):

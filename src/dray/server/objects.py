@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import Kind, kind_of_plural
 from dray.api.parsing import MAX_DEPTH, ParseError, check_depth
 from dray.api.schema import Type
 from dray.server import errors
 from dray.server.encoding import decode_stored, encode
-from dray.server.reader import Object
 from dray.server.store import Record, Store
 from dray.server.versions import stored_schema
 
@@ -102,20 +102,20 @@ class Objects:
         self.store = store
         self._find_kind = find_kind
         self._schema_of = schema_of
-        self._cache: dict[str, tuple[int, Object]] = {}
+        self._cache: dict[str, tuple[int, JsonObject]] = {}
         # Objects of writes under way: who follows the store need not decode them, however large they are.
-        self._in_flight: dict[str, tuple[int, Object]] = {}
-        self._views: dict[str, tuple[int, Object]] = {}
+        self._in_flight: dict[str, tuple[int, JsonObject]] = {}
+        self._views: dict[str, tuple[int, JsonObject]] = {}
         self._openings: dict[Kind, bytes] = {}
 
     # --- Reader --------------------------------------------------------------
 
-    def get(self, group: str, resource: str, namespace: str, name: str) -> Object | None:
+    def get(self, group: str, resource: str, namespace: str, name: str) -> JsonObject | None:
         """Return one object in its storage version, or None."""
         kind = self._find_kind(group, resource)
         return None if kind is None else self.find(kind, namespace, name)
 
-    def list(self, group: str, resource: str, namespace: str | None = None) -> Iterator[Object]:
+    def list(self, group: str, resource: str, namespace: str | None = None) -> Iterator[JsonObject]:
         """Yield the objects of a kind."""
         kind = self._find_kind(group, resource)
         if kind is not None:
@@ -124,12 +124,12 @@ class Objects:
 
     # --- for the verbs -------------------------------------------------------
 
-    def find(self, kind: Kind, namespace: str, name: str) -> Object | None:
+    def find(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
         """Return one object in its storage version, or None."""
         record = self.store.get(key_of(kind, namespace, name))
         return None if record is None else self.decoded(kind, record)
 
-    def decoded(self, kind: Kind, record: Record) -> Object:
+    def decoded(self, kind: Kind, record: Record) -> JsonObject:
         """Return the object of a record; shared, not to be changed."""
         cached = self._cache.get(record.key) or self._in_flight.get(record.key)
         if cached is not None and cached[0] == record.revision:
@@ -138,7 +138,7 @@ class Objects:
         self._remember(record.key, record.revision, len(record.value), obj)
         return obj
 
-    def _remember(self, key: str, revision: int, size: int, obj: Object) -> None:
+    def _remember(self, key: str, revision: int, size: int, obj: JsonObject) -> None:
         if size <= CACHED_BYTES_EACH:
             if len(self._cache) >= CACHED_OBJECTS:
                 self._cache.pop(next(iter(self._cache)))
@@ -146,7 +146,7 @@ class Objects:
         else:
             self._cache.pop(key, None)
 
-    def selectable(self, kind: Kind, record: Record) -> Object:
+    def selectable(self, kind: Kind, record: Record) -> JsonObject:
         """Return as much of an object as selectors look at.
 
         Slices are too large to keep decoded, and every node asks for its own: what
@@ -159,7 +159,7 @@ class Objects:
             return kept[1]
         obj = self.decoded(kind, record)
         metadata, spec = obj["metadata"], obj.get("spec") or {}
-        view: Object = {
+        view: JsonObject = {
             "metadata": {part: metadata[part] for part in ("name", "labels") if part in metadata},
             "spec": {part: spec[part] for part in ("nodeName", "driver", "pool") if part in spec},
         }
@@ -168,7 +168,7 @@ class Objects:
         self._views[record.key] = (record.revision, view)
         return view
 
-    def decoded_past(self, kind: Kind, record: Record) -> Object:
+    def decoded_past(self, kind: Kind, record: Record) -> JsonObject:
         """Return the object of a record that may be history; does not disturb the cache."""
         cached = self._cache.get(record.key)
         if cached is not None and cached[0] == record.revision:
@@ -182,9 +182,9 @@ class Objects:
             opening = self._openings[kind] = opening_of(kind)
         return opening
 
-    async def put(self, kind: Kind, key: str, obj: Object, expected: int) -> tuple[Object, Record]:
+    async def put(self, kind: Kind, key: str, obj: JsonObject, expected: int) -> tuple[JsonObject, Record]:
         """Write an object at an expected revision; returns it as stored."""
-        stored: Object = {}
+        stored: JsonObject = {}
 
         def value(revision: int) -> bytes:
             metadata = {**obj.get("metadata", {}), "resourceVersion": str(revision)}

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dray.api.json_types import JsonObject
 from dray.api.quantity import parse_quantity
 from dray.api.validation.equality import is_same
-from dray.server.reader import Object
 
 _COMPUTE = ("cpu", "memory")
 # Lists that an old client may drop from a status because it does not know them.
@@ -23,11 +23,11 @@ GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 _ZERO = parse_quantity(0)
 
 
-def prepare(new: Object, old: Object | None, now: str) -> None:
+def prepare(new: JsonObject, old: JsonObject | None, now: str) -> None:
     """Give a new pod its first status; a changed one keeps its own."""
     if old is not None:
         return
-    status: Object = {"phase": "Pending"}
+    status: JsonObject = {"phase": "Pending"}
     if (new.get("spec") or {}).get("schedulingGates"):
         status["conditions"] = [
             {
@@ -43,7 +43,7 @@ def prepare(new: Object, old: Object | None, now: str) -> None:
     new["status"] = status
 
 
-def prepare_status(new: Object, old: Object | None, now: str) -> None:
+def prepare_status(new: JsonObject, old: JsonObject | None, now: str) -> None:
     """Keep parts of a status that a client left out without knowing them."""
     before = (old or {}).get("status") or {}
     status = dict(new.get("status") or {})
@@ -92,7 +92,7 @@ def _amounts(holder: Mapping[str, Any], part: str) -> dict[str, Any]:
     return {name: amount for name, amount in found.items() if amount > _ZERO}
 
 
-def grace_period(pod: Object, wanted: int | None) -> int:
+def grace_period(pod: JsonObject, wanted: int | None) -> int:
     """Return how long a pod may take to die: nothing for one that runs nowhere or is done."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ("Failed", "Succeeded"):
@@ -101,7 +101,7 @@ def grace_period(pod: Object, wanted: int | None) -> int:
     return 1 if period < 0 else int(period)
 
 
-def why_not_bindable(pod: Object) -> str:
+def why_not_bindable(pod: JsonObject) -> str:
     """Return why a pod cannot be bound to a node now; "" when it can."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     if metadata.get("deletionTimestamp"):
@@ -114,8 +114,8 @@ def why_not_bindable(pod: Object) -> str:
 
 
 def bound(
-    pod: Object, node: str, annotations: Mapping[str, str], labels: Mapping[str, str], now: str
-) -> Object:
+    pod: JsonObject, node: str, annotations: Mapping[str, str], labels: Mapping[str, str], now: str
+) -> JsonObject:
     """Return the pod bound to a node."""
     metadata = dict(pod["metadata"])
     for part, more in (("annotations", annotations), ("labels", labels)):
@@ -128,7 +128,7 @@ def bound(
     return {**pod, "metadata": metadata, "spec": {**pod["spec"], "nodeName": node}, "status": status}
 
 
-def with_condition(status: Object, condition: Object, now: str) -> Object:
+def with_condition(status: JsonObject, condition: JsonObject, now: str) -> JsonObject:
     """Return a pod status with a condition set; its time moves only with its status."""
     conditions = list(status.get("conditions") or ())
     complete = {"lastProbeTime": None, "lastTransitionTime": now, **condition}

@@ -24,9 +24,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import RBAC
 from dray.api.label_selectors import matches_label_object
-from dray.server.reader import Object, Reader
+from dray.server.reader import Reader
 from dray.server.tokens import User
 
 SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
@@ -164,7 +165,7 @@ class RoleIndex:
             key = (role["metadata"].get("namespace", ""), role["metadata"]["name"])
             self._roles[key] = tuple(Rule.parse(rule) for rule in role.get("rules") or ())
 
-    def _file(self, binding: Object, namespace: str) -> None:
+    def _file(self, binding: JsonObject, namespace: str) -> None:
         reference = binding.get("roleRef") or {}
         rules = self.role_rules(reference, namespace)
         problem = ""
@@ -226,7 +227,7 @@ def _describe(subject: Mapping[str, str], namespace: str) -> str:
     return f'{subject.get("kind", "")} "{name}"'
 
 
-def gathered_from(role: Object, cluster_roles: Mapping[str, Object]) -> list[str]:
+def gathered_from(role: JsonObject, cluster_roles: Mapping[str, JsonObject]) -> list[str]:
     """Return the names of the cluster roles that an aggregated role gathers, sorted."""
     selectors = (role.get("aggregationRule") or {}).get("clusterRoleSelectors") or ()
     own = role["metadata"]["name"]
@@ -238,7 +239,7 @@ def gathered_from(role: Object, cluster_roles: Mapping[str, Object]) -> list[str
     )
 
 
-def _gathered_rules(name: str, cluster_roles: Mapping[str, Object]) -> list[Rule]:
+def _gathered_rules(name: str, cluster_roles: Mapping[str, JsonObject]) -> list[Rule]:
     rules: dict[Rule, None] = {}
     waiting, seen = [name], {name}
     while waiting:

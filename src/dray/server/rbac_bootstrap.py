@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import RBAC
 from dray.server.pki import NODE_CLIENT
 from dray.server.rbac import Rule, gathered_from, missing_rights
 from dray.server.rbac_policy import CLUSTER_ROLES, CONTROLLER_ROLES, DRAY_ROLES, KUBE_SYSTEM_ROLES
-from dray.server.reader import Object
 
 API_VERSION = f"{RBAC}/v1"
 AUTOUPDATE = "rbac.authorization.kubernetes.io/autoupdate"
@@ -68,7 +68,7 @@ _AGGREGATED = {
 }  # role -> its own label
 
 
-def bootstrap_objects() -> list[tuple[str, Object]]:
+def bootstrap_objects() -> list[tuple[str, JsonObject]]:
     """Return (resource, object) of everything to create, roles before their bindings."""
     objects = [("clusterroles", role) for role in _cluster_roles()]
     objects += [("clusterrolebindings", binding) for binding in _cluster_bindings()]
@@ -83,7 +83,7 @@ def bootstrap_objects() -> list[tuple[str, Object]]:
     return objects
 
 
-def reconciled(existing: Object, wanted: Object) -> Object | None:
+def reconciled(existing: JsonObject, wanted: JsonObject) -> JsonObject | None:
     """Return the existing object with lost rules or subjects restored, None when nothing is lost."""
     annotations = existing["metadata"].get("annotations") or {}
     if annotations.get(AUTOUPDATE) != "true":
@@ -97,7 +97,7 @@ def reconciled(existing: Object, wanted: Object) -> Object | None:
     return {**existing, "rules": [*(existing.get("rules") or ()), *lost]} if lost else None
 
 
-def driver_role(driver: str, arbitrary_nodes: bool = False) -> Object:
+def driver_role(driver: str, arbitrary_nodes: bool = False) -> JsonObject:
     """Return the cluster role that lets a driver write its own part of claim status.
 
     By default only for claims allocated on the node of the driver's pod; a driver
@@ -115,7 +115,7 @@ def driver_role(driver: str, arbitrary_nodes: bool = False) -> Object:
     return role
 
 
-def parse_policy(text: str) -> Iterator[tuple[str, list[Object]]]:
+def parse_policy(text: str) -> Iterator[tuple[str, list[JsonObject]]]:
     """Read a table of roles; see `rbac_policy` for the format.
 
     >>> next(parse_policy("viewer\\n  - read core: pods = a"))[1][0]["resourceNames"]
@@ -137,12 +137,12 @@ def parse_policy(text: str) -> Iterator[tuple[str, list[Object]]]:
         yield name, [_parse_rule(rule) for rule in lines]
 
 
-def _parse_rule(text: str) -> Object:
+def _parse_rule(text: str) -> JsonObject:
     head, _, rest = text.partition(": ")
     verb_words, _, groups = head.partition(" ")
     things, _, names = rest.partition(" = ")
     verbs = [verb for word in verb_words.split(",") for verb in _VERBS.get(word, (word,))]
-    rule: Object = {"verbs": sorted(verbs)}
+    rule: JsonObject = {"verbs": sorted(verbs)}
     if groups == "url":
         return {**rule, "nonResourceURLs": things.split()}
     rule["apiGroups"] = ["" if group == "core" else group for group in groups.split(",")]
@@ -152,7 +152,7 @@ def _parse_rule(text: str) -> Object:
     return rule
 
 
-def _cluster_roles() -> list[Object]:
+def _cluster_roles() -> list[JsonObject]:
     roles = [
         _role("ClusterRole", name, rules)
         for name, rules in parse_policy(CLUSTER_ROLES + CONTROLLER_ROLES + DRAY_ROLES)
@@ -175,7 +175,7 @@ def _cluster_roles() -> list[Object]:
     return list(by_name.values())
 
 
-def _cluster_bindings() -> Iterator[Object]:
+def _cluster_bindings() -> Iterator[JsonObject]:
     for role, subjects in _BINDINGS.items():
         yield _binding("ClusterRoleBinding", role, "ClusterRole", role, subjects)
     for role, _ in parse_policy(CONTROLLER_ROLES):
@@ -197,7 +197,7 @@ def _metadata(name: str, namespace: str = "") -> dict[str, Any]:
     return metadata
 
 
-def _role(kind: str, name: str, rules: Sequence[Object], namespace: str = "") -> Object:
+def _role(kind: str, name: str, rules: Sequence[JsonObject], namespace: str = "") -> JsonObject:
     return {
         "apiVersion": API_VERSION,
         "kind": kind,
@@ -208,15 +208,15 @@ def _role(kind: str, name: str, rules: Sequence[Object], namespace: str = "") ->
 
 def _binding(
     kind: str, name: str, role_kind: str, role: str, subjects: Sequence[tuple[str, str]], namespace: str = ""
-) -> Object:
-    binding: Object = {"apiVersion": API_VERSION, "kind": kind, "metadata": _metadata(name, namespace)}
+) -> JsonObject:
+    binding: JsonObject = {"apiVersion": API_VERSION, "kind": kind, "metadata": _metadata(name, namespace)}
     if subjects:
         binding["subjects"] = [_subject(*subject) for subject in subjects]
     binding["roleRef"] = {"apiGroup": RBAC, "kind": role_kind, "name": role}
     return binding
 
 
-def _subject(kind: str, name: str) -> Object:
+def _subject(kind: str, name: str) -> JsonObject:
     if kind == "ServiceAccount":
         return {"kind": kind, "name": name, "namespace": "kube-system"}
     return {"kind": kind, "apiGroup": RBAC, "name": name}

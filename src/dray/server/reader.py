@@ -8,16 +8,18 @@ the store: readers must not change them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
-Object = dict[str, Any]
+from dray.api.json_types import JsonObject
+
+Object = JsonObject  # the former name, which the modules that read and patch bodies use
 
 
 class Reader(Protocol):
     """Synchronous reads of current objects; `group` is "" for the core group."""
 
-    def get(self, group: str, resource: str, namespace: str, name: str) -> Object | None:
+    def get(self, group: str, resource: str, namespace: str, name: str) -> JsonObject | None:
         """Return one object (namespace "" for cluster-scoped kinds) or None."""
 
-    def list(self, group: str, resource: str, namespace: str | None = None) -> Iterable[Object]:
+    def list(self, group: str, resource: str, namespace: str | None = None) -> Iterable[JsonObject]:
         """Return the objects of a kind, of all namespaces or of one."""

@@ -22,13 +22,13 @@ import json
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, NamedTuple
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import Kind
 from dray.api.parsing import load_json
 from dray.server import errors
 from dray.server.encoding import encode
 from dray.server.objects import Objects, prefix_of
 from dray.server.options import EXACT, ListOptions
-from dray.server.reader import Object
 from dray.server.requests import Response
 from dray.server.routing import Route
 from dray.server.selectable import Selection
@@ -153,7 +153,7 @@ class ListReader:
         size = sum(len(record.value) for record in records)
         return list_response(frame, (self._item(kind, version, record) for record in records), size=size)
 
-    def object(self, kind: Kind, version: str, record: Record) -> Object:
+    def object(self, kind: Kind, version: str, record: Record) -> JsonObject:
         """Return an object of a list in the asked-for version."""
         # Thousands at once would push everything else out of the cache.
         return self._versions.outgoing(kind, self._objects.decoded_past(kind, record), version)
@@ -165,9 +165,9 @@ class ListReader:
         return encode(shown)
 
 
-def list_metadata(listing: Listing) -> Object:
+def list_metadata(listing: Listing) -> JsonObject:
     """Return the metadata of a list."""
-    metadata: Object = {"resourceVersion": str(listing.revision)}
+    metadata: JsonObject = {"resourceVersion": str(listing.revision)}
     if listing.continue_token:
         metadata["continue"] = listing.continue_token
     if listing.remaining:

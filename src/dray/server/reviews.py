@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dray.api.json_types import JsonObject
 from dray.api.validation.fields import FieldError
 from dray.api.validation.fields import invalid as invalid_field
 from dray.server.authn import Authenticator
@@ -17,7 +18,6 @@ from dray.server.errors import bad_request, invalid
 from dray.server.impersonation import impersonated
 from dray.server.node_authz import node_name_of
 from dray.server.rbac import Rule
-from dray.server.reader import Object
 from dray.server.tokens import TokenRefused, User
 
 __all__ = [
@@ -35,7 +35,7 @@ AUTHORIZATION = "authorization.k8s.io/v1"
 _ONE_OF = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
 
 
-def self_subject_review(user: User, body: Object, now: str) -> Object:
+def self_subject_review(user: User, body: JsonObject, now: str) -> JsonObject:
     """Tell a user who it is."""
     return {
         "kind": "SelfSubjectReview",
@@ -45,13 +45,13 @@ def self_subject_review(user: User, body: Object, now: str) -> Object:
     }
 
 
-def token_review(authenticator: Authenticator, body: Object) -> Object:
+def token_review(authenticator: Authenticator, body: JsonObject) -> JsonObject:
     """Tell whose token it is, or why it is nobody's."""
     spec = body.get("spec") or {}
     token = spec.get("token") or ""
     if not token:
         raise bad_request("token is required for TokenReview in authentication")
-    status: Object = {"user": {}}
+    status: JsonObject = {"user": {}}
     try:
         wanted = tuple(spec.get("audiences") or authenticator.audiences)
         user, audiences = authenticator.by_token(token, wanted)
@@ -71,21 +71,21 @@ def token_review(authenticator: Authenticator, body: Object) -> Object:
     }
 
 
-def self_subject_access_review(authorizer: Authorizer, user: User, body: Object) -> Object:
+def self_subject_access_review(authorizer: Authorizer, user: User, body: JsonObject) -> JsonObject:
     """Tell whether the sender may do something."""
     spec = body.get("spec") or {}
     _refuse(_attribute_complaints(spec))
     return _reviewed("SelfSubjectAccessReview", body, authorizer, _attributes(user, spec))
 
 
-def subject_access_review(authorizer: Authorizer, body: Object) -> Object:
+def subject_access_review(authorizer: Authorizer, body: JsonObject) -> JsonObject:
     """Tell whether somebody may do something."""
     spec = body.get("spec") or {}
     _refuse([*_attribute_complaints(spec), *_subject_complaints(spec)])
     return _reviewed("SubjectAccessReview", body, authorizer, _attributes(_subject(spec), spec))
 
 
-def local_subject_access_review(authorizer: Authorizer, namespace: str, body: Object) -> Object:
+def local_subject_access_review(authorizer: Authorizer, namespace: str, body: JsonObject) -> JsonObject:
     """Tell whether somebody may do something in one namespace."""
     spec = body.get("spec") or {}
     complaints = [*_attribute_complaints(spec), *_subject_complaints(spec)]
@@ -102,7 +102,7 @@ def local_subject_access_review(authorizer: Authorizer, namespace: str, body: Ob
     return _reviewed("LocalSubjectAccessReview", body, authorizer, _attributes(_subject(spec), spec))
 
 
-def self_subject_rules_review(authorizer: Authorizer, user: User, body: Object) -> Object:
+def self_subject_rules_review(authorizer: Authorizer, user: User, body: JsonObject) -> JsonObject:
     """Tell what the sender may do in a namespace (what `kubectl auth can-i --list` shows)."""
     namespace = (body.get("spec") or {}).get("namespace") or ""
     if not namespace:
@@ -112,7 +112,7 @@ def self_subject_rules_review(authorizer: Authorizer, user: User, body: Object) 
         # Superusers are allowed before any rule is read; show that as the rules it amounts to.
         everything = frozenset({"*"})
         rules = [Rule(everything, everything, everything), Rule(everything, paths=everything), *rules]
-    status: Object = {
+    status: JsonObject = {
         "resourceRules": [_resource_rule(rule) for rule in dict.fromkeys(rules) if rule.resources],
         "nonResourceRules": [
             {"verbs": sorted(rule.verbs), "nonResourceURLs": sorted(rule.paths)}
@@ -141,25 +141,25 @@ def _refuse(complaints: list[FieldError]) -> None:
         raise invalid("authorization.k8s.io", "", "", complaints)
 
 
-def _attribute_complaints(spec: Object) -> list[FieldError]:
+def _attribute_complaints(spec: JsonObject) -> list[FieldError]:
     given = [spec.get("resourceAttributes") is not None, spec.get("nonResourceAttributes") is not None]
     if sum(given) == 1:
         return []
     return [invalid_field("spec", spec.get("nonResourceAttributes"), _ONE_OF)]
 
 
-def _subject_complaints(spec: Object) -> list[FieldError]:
+def _subject_complaints(spec: JsonObject) -> list[FieldError]:
     if spec.get("user") or spec.get("groups"):
         return []
     return [invalid_field("spec.user", "", "at least one of user or group must be specified")]
 
 
-def _subject(spec: Object) -> User:
+def _subject(spec: JsonObject) -> User:
     extra = {key: tuple(values) for key, values in (spec.get("extra") or {}).items()}
     return User(spec.get("user") or "", spec.get("uid") or "", tuple(spec.get("groups") or ()), extra)
 
 
-def _attributes(user: User, spec: Object) -> Attributes:
+def _attributes(user: User, spec: JsonObject) -> Attributes:
     resource = spec.get("resourceAttributes")
     if resource is None:
         path = spec["nonResourceAttributes"]
@@ -177,7 +177,7 @@ def _attributes(user: User, spec: Object) -> Attributes:
     )
 
 
-def _field_requirements(selector: Object) -> list[tuple[str, str, str]]:
+def _field_requirements(selector: JsonObject) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
     for requirement in selector.get("requirements") or ():
         operator = {"In": "=", "NotIn": "!="}.get(requirement.get("operator", ""))
@@ -192,9 +192,9 @@ def _field_requirements(selector: Object) -> list[tuple[str, str, str]]:
     return found
 
 
-def _reviewed(kind: str, body: Object, authorizer: Authorizer, attributes: Attributes) -> Object:
+def _reviewed(kind: str, body: JsonObject, authorizer: Authorizer, attributes: Attributes) -> JsonObject:
     decision = authorizer.authorize(attributes)
-    status: Object = {"allowed": decision.allowed}
+    status: JsonObject = {"allowed": decision.allowed}
     if decision.reason:
         status["reason"] = decision.reason
     return {
@@ -206,8 +206,8 @@ def _reviewed(kind: str, body: Object, authorizer: Authorizer, attributes: Attri
     }
 
 
-def _resource_rule(rule: Rule) -> Object:
-    shown: Object = {
+def _resource_rule(rule: Rule) -> JsonObject:
+    shown: JsonObject = {
         "verbs": sorted(rule.verbs),
         "apiGroups": sorted(rule.groups),
         "resources": sorted(rule.resources),

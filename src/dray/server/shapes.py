@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import META, kind_of
 from dray.api.validation.fields import invalid
 from dray.server import errors
 from dray.server.calls import Call
 from dray.server.negotiation import Representation
-from dray.server.reader import Object
 from dray.server.reading import Listing, list_metadata
 from dray.server.tables import Tables
 from dray.server.watching import Show
@@ -19,7 +19,7 @@ class Shapes:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def one(self, call: Call, obj: Object, representation: Representation) -> Object:
+    def one(self, call: Call, obj: JsonObject, representation: Representation) -> JsonObject:
         """Return one object in its form."""
         if not representation.as_kind:
             return obj
@@ -29,7 +29,7 @@ class Shapes:
             return _partial(obj, representation)
         raise _not_acceptable()
 
-    def frame(self, call: Call, listing: Listing, representation: Representation) -> Object:
+    def frame(self, call: Call, listing: Listing, representation: Representation) -> JsonObject:
         """Return a list in its form, without items; the place for them is its last member."""
         metadata = list_metadata(listing)
         if not representation.as_kind:
@@ -51,10 +51,10 @@ class Shapes:
             }
         raise _not_acceptable()
 
-    def item(self, call: Call, obj: Object, representation: Representation) -> Object:
+    def item(self, call: Call, obj: JsonObject, representation: Representation) -> JsonObject:
         """Return one object as an item of a list of that form."""
         if representation.as_kind == "Table":
-            row: Object = self._table(call, [obj], {}, representation)["rows"][0]
+            row: JsonObject = self._table(call, [obj], {}, representation)["rows"][0]
             return row
         if representation.as_kind:
             return _partial(obj, representation)
@@ -73,7 +73,7 @@ class Shapes:
             raise _not_acceptable()
         seen = False
 
-        def show(obj: Object) -> Object:
+        def show(obj: JsonObject) -> JsonObject:
             nonlocal seen
             table = self._table(call, [obj], {"resourceVersion": _version(obj)}, representation)
             if seen:
@@ -85,8 +85,8 @@ class Shapes:
         return show
 
     def _table(
-        self, call: Call, objects: list[Object], metadata: Object, representation: Representation
-    ) -> Object:
+        self, call: Call, objects: list[JsonObject], metadata: JsonObject, representation: Representation
+    ) -> JsonObject:
         include = call.request.first("includeObject") or "Metadata"
         if include not in ("Metadata", "Object", "None"):
             problem = invalid("includeObject", include, "must be 'Metadata', 'Object', 'None', or empty")
@@ -96,11 +96,11 @@ class Shapes:
         )
 
 
-def _version(obj: Object) -> str:
+def _version(obj: JsonObject) -> str:
     return str((obj.get("metadata") or {}).get("resourceVersion", ""))
 
 
-def _partial(obj: Object, representation: Representation) -> Object:
+def _partial(obj: JsonObject, representation: Representation) -> JsonObject:
     return {
         "kind": "PartialObjectMetadata",
         "apiVersion": f"{META}/{representation.as_version}",

@@ -12,22 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import Kind, kind_of
 from dray.api.validation.equality import is_same
 from dray.api.well_known import NAMESPACE_NAME_LABEL
 from dray.server import pods, workloads
-from dray.server.reader import Object
 
 # Metadata that a status request may not touch in kinds whose status has several writers.
 _SHARED_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
 _NOT_SPEC = ("kind", "apiVersion", "metadata", "status")
 
 
-def _nothing(new: Object, old: Object | None, now: str) -> None:
+def _nothing(new: JsonObject, old: JsonObject | None, now: str) -> None:
     """Leave the object as it is."""
 
 
-Prepare = Callable[[Object, Object | None, str], None]  # new (changed in place), old, now
+Prepare = Callable[[JsonObject, JsonObject | None, str], None]  # new (changed in place), old, now
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Strategy:
     prepare_status: Prepare = _nothing
 
 
-def _namespace(new: Object, old: Object | None, now: str) -> None:
+def _namespace(new: JsonObject, old: JsonObject | None, now: str) -> None:
     metadata = new["metadata"]
     # Generated names are known only now, after defaults were set.
     metadata["labels"] = {
@@ -68,14 +68,14 @@ def _namespace(new: Object, old: Object | None, now: str) -> None:
         new["spec"] = spec
 
 
-def _node(new: Object, old: Object | None, now: str) -> None:
+def _node(new: JsonObject, old: JsonObject | None, now: str) -> None:
     """Keep podCIDR and podCIDRs two spellings of one thing."""
     spec = new.get("spec") or {}
     if spec.get("podCIDR") and not spec.get("podCIDRs"):
         new["spec"] = {**spec, "podCIDRs": [spec["podCIDR"]]}
 
 
-def _lease(new: Object, old: Object | None, now: str) -> None:
+def _lease(new: JsonObject, old: JsonObject | None, now: str) -> None:
     """Drop what belongs to coordinated leader election, a gate that is off."""
     spec, before = new.get("spec") or {}, (old or {}).get("spec") or {}
     gone = [part for part in ("strategy", "preferredHolder") if part in spec and part not in before]
@@ -83,7 +83,7 @@ def _lease(new: Object, old: Object | None, now: str) -> None:
         new["spec"] = {part: value for part, value in spec.items() if part not in gone}
 
 
-def _taint_rule(new: Object, old: Object | None, now: str) -> None:
+def _taint_rule(new: JsonObject, old: JsonObject | None, now: str) -> None:
     """Keep timeAdded true to its meaning: when this effect began."""
     if old is None:
         return
@@ -92,7 +92,7 @@ def _taint_rule(new: Object, old: Object | None, now: str) -> None:
         new["spec"] = {**new["spec"], "taint": {**taint, "timeAdded": now}}
 
 
-def _claim_status(new: Object, old: Object | None, now: str) -> None:
+def _claim_status(new: JsonObject, old: JsonObject | None, now: str) -> None:
     """Forget the devices of an allocation that is gone."""
     status, before = new.get("status") or {}, (old or {}).get("status") or {}
     if not before.get("allocation") or not status.get("devices"):
@@ -104,11 +104,11 @@ def _claim_status(new: Object, old: Object | None, now: str) -> None:
     new["status"] = {**status, "devices": devices} if devices else status
 
 
-def _results(status: Object) -> list[Object]:
+def _results(status: JsonObject) -> list[JsonObject]:
     return ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
 
 
-def _device_of(entry: Object) -> tuple[str, ...]:
+def _device_of(entry: JsonObject) -> tuple[str, ...]:
     return tuple(str(entry.get(part) or "") for part in ("driver", "pool", "device", "shareID"))
 
 
@@ -181,7 +181,7 @@ def reset_fields(kind: Kind, subresource: str) -> dict[str, dict[str, object]]:
     return {"f:status": {}} if kind.has_status else {}
 
 
-def prepare_create(kind: Kind, new: Object, now: str) -> None:
+def prepare_create(kind: Kind, new: JsonObject, now: str) -> None:
     """Make a new object the server's own: no status, first generation."""
     strategy = strategy_of(kind)
     if kind.has_status and not strategy.keeps_status_on_create:
@@ -191,7 +191,7 @@ def prepare_create(kind: Kind, new: Object, now: str) -> None:
     strategy.prepare(new, None, now)
 
 
-def prepare_update(kind: Kind, new: Object, old: Object, now: str) -> None:
+def prepare_update(kind: Kind, new: JsonObject, old: JsonObject, now: str) -> None:
     """Keep what an update of the object may not change, and count the generation."""
     strategy = strategy_of(kind)
     if kind.has_status:
@@ -201,7 +201,7 @@ def prepare_update(kind: Kind, new: Object, old: Object, now: str) -> None:
         new["metadata"]["generation"] = (old["metadata"].get("generation") or 0) + 1
 
 
-def prepare_status(kind: Kind, new: Object, old: Object, now: str) -> None:
+def prepare_status(kind: Kind, new: JsonObject, old: JsonObject, now: str) -> None:
     """Keep everything but the status (and, for some kinds, labels and annotations)."""
     strategy = strategy_of(kind)
     for part in {*new, *old} - set(_NOT_SPEC):
@@ -212,12 +212,12 @@ def prepare_status(kind: Kind, new: Object, old: Object, now: str) -> None:
     strategy.prepare_status(new, old, now)
 
 
-def prepare_finalize(new: Object, old: Object) -> None:
+def prepare_finalize(new: JsonObject, old: JsonObject) -> None:
     """Keep everything of a namespace but its finalizers (in spec)."""
     _take(new, old, "status")
 
 
-def _wants_something_else(new: Object, old: Object, strategy: Strategy) -> bool:
+def _wants_something_else(new: JsonObject, old: JsonObject, strategy: Strategy) -> bool:
     parts = {*new, *old} - set(_NOT_SPEC)
     if any(not is_same(new.get(part), old.get(part)) for part in parts):
         return True
@@ -226,7 +226,7 @@ def _wants_something_else(new: Object, old: Object, strategy: Strategy) -> bool:
     return False
 
 
-def _take(new: Object, old: Object, part: str) -> None:
+def _take(new: JsonObject, old: JsonObject, part: str) -> None:
     if part in old:
         new[part] = old[part]
     else:

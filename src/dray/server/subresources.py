@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import kind_of
 from dray.api.media_types import JSON_TYPE
 from dray.api.schema import schema_of
@@ -24,14 +25,13 @@ from dray.server.large_requests import compute
 from dray.server.objects import copy_json, key_of
 from dray.server.options import delete_options, write_options
 from dray.server.patching import Patcher
-from dray.server.reader import Object
 from dray.server.requests import Response, json_response
 from dray.server.routing import Route
 from dray.server.store import WriteConflict
 from dray.server.tokens import TokenIssuer
 from dray.server.writing import MOST_ATTEMPTS
 
-Proxy = Callable[[Call, Object], Awaitable[Response]]
+Proxy = Callable[[Call, JsonObject], Awaitable[Response]]
 _SAME_AS_OBJECT = ("status", "finalize", "ephemeralcontainers", "resize")
 
 
@@ -150,7 +150,7 @@ class Subresources:
             media_type = self._patcher.media_type(call)
             patch = await compute(call.size, parse_body, None, call.request.body, JSON_TYPE)
 
-            def wanted_of(old: Object) -> Object:
+            def wanted_of(old: JsonObject) -> JsonObject:
                 return self._patcher.apply_to(
                     _scale_or_none(old, paths), media_type, patch, "autoscaling", "Scale"
                 )
@@ -160,12 +160,12 @@ class Subresources:
             options = write_options(call.request, "UpdateOptions")
             scale = await self._body(call, "autoscaling", "Scale", options.field_validation)
 
-            def wanted_of(old: Object) -> Object:
+            def wanted_of(old: JsonObject) -> JsonObject:
                 return scale
 
             dry_run = options.dry_run
 
-        def transform(old: Object | None) -> Object:
+        def transform(old: JsonObject | None) -> JsonObject:
             assert old is not None
             return _scaled(old, wanted_of(old), route.name, paths)
 
@@ -187,17 +187,17 @@ class Subresources:
 
     # --- shared --------------------------------------------------------------
 
-    def _found(self, call: Call) -> Object:
+    def _found(self, call: Call) -> JsonObject:
         route = call.route
         obj = self._handlers.objects.find(route.kind, route.namespace, route.name)
         if obj is None:
             raise errors.not_found(route.kind.group, route.kind.plural, route.name)
         return obj
 
-    async def _body(self, call: Call, group: str, kind: str, validation: str) -> Object:
+    async def _body(self, call: Call, group: str, kind: str, validation: str) -> JsonObject:
         return await compute(call.size, self._read_body, call, group, kind, validation)
 
-    def _read_body(self, call: Call, group: str, kind: str, validation: str) -> Object:
+    def _read_body(self, call: Call, group: str, kind: str, validation: str) -> JsonObject:
         schema = schema_of(group, "v1", kind)
         value: Any = parse_body(schema, call.request.body, call.request.header("content-type"), kind)
         api_version = f"{group}/v1" if group else "v1"
@@ -214,7 +214,7 @@ def _without_subresource(route: Route) -> Route:
     return Route(route.kind, route.version, "update", route.namespace, route.name)
 
 
-def _binding_problems(target: Object) -> list[FieldError]:
+def _binding_problems(target: JsonObject) -> list[FieldError]:
     problems: list[FieldError] = []
     if target.get("kind") and target["kind"] != "Node":
         problems.append(not_supported("target.kind", target["kind"], ["Node", "<empty>"]))
@@ -223,7 +223,7 @@ def _binding_problems(target: Object) -> list[FieldError]:
     return problems
 
 
-def _unmet_precondition(metadata: Object, pod: Object) -> str:
+def _unmet_precondition(metadata: JsonObject, pod: JsonObject) -> str:
     for part, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         wanted, found = metadata.get(part), pod["metadata"].get(part)
         if wanted and wanted != found:
@@ -235,7 +235,7 @@ ScalePaths = tuple[str, str, str]  # replicas wanted, replicas present, label se
 _BUILT_IN: ScalePaths = (".spec.replicas", ".status.replicas", "")
 
 
-def scale_of(obj: Object, paths: ScalePaths = _BUILT_IN) -> Object:
+def scale_of(obj: JsonObject, paths: ScalePaths = _BUILT_IN) -> JsonObject:
     """Return the Scale of a workload."""
     metadata = obj["metadata"]
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
@@ -254,7 +254,7 @@ def scale_of(obj: Object, paths: ScalePaths = _BUILT_IN) -> Object:
     }
 
 
-def _scale_or_none(obj: Object, paths: ScalePaths) -> Object:
+def _scale_or_none(obj: JsonObject, paths: ScalePaths) -> JsonObject:
     """Return the Scale of an object that may not say how many replicas it wants yet."""
     if _at(obj, paths[0]) is None:
         paths = (".metadata.generation", *paths[1:])
@@ -262,14 +262,14 @@ def _scale_or_none(obj: Object, paths: ScalePaths) -> Object:
     return scale_of(obj, paths)
 
 
-def _at(obj: Object, path: str) -> Any:
+def _at(obj: JsonObject, path: str) -> Any:
     value: Any = obj
     for part in path.strip(".").split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
 
 
-def _selector_text(selector: Object) -> str:
+def _selector_text(selector: JsonObject) -> str:
     parts = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
     for requirement in selector.get("matchExpressions") or ():
         key, operator = requirement["key"], requirement["operator"]
@@ -279,12 +279,12 @@ def _selector_text(selector: Object) -> str:
     return ",".join(parts)
 
 
-def _scaled(old: Object, scale: Object, name: str, paths: ScalePaths) -> Object:
+def _scaled(old: JsonObject, scale: JsonObject, name: str, paths: ScalePaths) -> JsonObject:
     replicas = (scale.get("spec") or {}).get("replicas") or 0
     if replicas < 0:
         problem = invalid("spec.replicas", replicas, "must be greater than or equal to 0")
         raise errors.invalid("autoscaling", "Scale", name, [problem])
-    new: Object = copy_json(old)
+    new: JsonObject = copy_json(old)
     holder = new
     *way, last = paths[0].strip(".").split(".")
     for part in way:

@@ -24,11 +24,12 @@ import jwt
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from dray.api.json_types import JsonObject
 from dray.api.times import format_time, parse_time
 from dray.api.validation.fields import invalid as invalid_field
 from dray.api.well_known import CREDENTIAL_ID_EXTRA
 from dray.server.errors import bad_request, conflict, invalid, not_found
-from dray.server.reader import Object, Reader
+from dray.server.reader import Reader
 
 DEFAULT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 ALGORITHM = "ES256"
@@ -95,7 +96,7 @@ class TokenIssuer:
     def __post_init__(self) -> None:
         self._key_id = key_id(self.key.public_key())
 
-    def request(self, namespace: str, name: str, body: Object, now: datetime) -> Object:
+    def request(self, namespace: str, name: str, body: JsonObject, now: datetime) -> JsonObject:
         """Answer a TokenRequest for a service account; raises the API error that refuses it."""
         account = self.reader.get("", "serviceaccounts", namespace, name)
         metadata = dict(body.get("metadata") or {})
@@ -122,7 +123,7 @@ class TokenIssuer:
 
     def sign(
         self,
-        account: Object,
+        account: JsonObject,
         audiences: Sequence[str],
         bound: Mapping[str, Mapping[str, str]],
         now: datetime,
@@ -148,7 +149,7 @@ class TokenIssuer:
         }
         return jwt.encode(claims, self.key, algorithm=ALGORITHM, headers={"kid": self._key_id})
 
-    def _check_target(self, metadata: Object, account: Object, namespace: str, name: str) -> None:
+    def _check_target(self, metadata: JsonObject, account: JsonObject, namespace: str, name: str) -> None:
         for key, actual, what in (("name", name, "name"), ("namespace", namespace, "namespace")):
             given = metadata.get(key) or ""
             if given and given != actual:
@@ -162,7 +163,7 @@ class TokenIssuer:
             raise conflict("authentication.k8s.io", "TokenRequest", name, why)
 
     def _bound_claims(
-        self, reference: Object | None, namespace: str, account_name: str
+        self, reference: JsonObject | None, namespace: str, account_name: str
     ) -> dict[str, dict[str, str]]:
         if not reference:
             return {}
@@ -192,7 +193,7 @@ class TokenIssuer:
             raise conflict("", kind, name, why)
         return claims
 
-    def _node_claim(self, pod: Object) -> dict[str, dict[str, str]]:
+    def _node_claim(self, pod: JsonObject) -> dict[str, dict[str, str]]:
         node_name = pod.get("spec", {}).get("nodeName", "")
         if not node_name:
             return {}
@@ -210,7 +211,7 @@ class TokenVerifier:
     issuer: str = DEFAULT_ISSUER
     audiences: tuple[str, ...] = (DEFAULT_ISSUER,)
     _keys_by_id: dict[str, ec.EllipticCurvePublicKey] = field(default_factory=dict, init=False)
-    _signed: dict[str, Object] = field(
+    _signed: dict[str, JsonObject] = field(
         default_factory=dict, init=False
     )  # token -> claims with a good signature
 
@@ -231,7 +232,7 @@ class TokenVerifier:
         self._check_times(claims, now)
         return self._user(claims, now), matching
 
-    def _claims(self, token: str) -> Object:
+    def _claims(self, token: str) -> JsonObject:
         known = self._signed.get(token)
         if known is not None:
             return known
@@ -244,7 +245,7 @@ class TokenVerifier:
         checks = {"verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_aud": False}
         for candidate in candidates:
             try:
-                claims: Object = jwt.decode(
+                claims: JsonObject = jwt.decode(
                     token,
                     candidate,
                     algorithms=[ALGORITHM],
@@ -259,7 +260,7 @@ class TokenVerifier:
             return claims
         raise TokenRefused("invalid bearer token")
 
-    def _check_times(self, claims: Object, now: datetime) -> None:
+    def _check_times(self, claims: JsonObject, now: datetime) -> None:
         stamp, leeway = now.timestamp(), LEEWAY.total_seconds()
         if stamp - leeway > claims.get("exp", 0):
             raise TokenRefused("service account token has expired")
@@ -268,7 +269,7 @@ class TokenVerifier:
         if stamp + leeway < claims.get("iat", 0):
             raise TokenRefused("service account token is issued in the future")
 
-    def _user(self, claims: Object, now: datetime) -> User:
+    def _user(self, claims: JsonObject, now: datetime) -> User:
         private = claims.get("kubernetes.io") or {}
         namespace = private.get("namespace", "")
         reference = private.get("serviceaccount") or {}
@@ -297,7 +298,9 @@ class TokenVerifier:
         user = service_account_user(namespace, reference["name"], reference.get("uid", ""))
         return User(user.name, user.uid, user.groups, extra)
 
-    def _check_bound(self, resource: str, claim: str, namespace: str, bound: Object, now: datetime) -> None:
+    def _check_bound(
+        self, resource: str, claim: str, namespace: str, bound: JsonObject, now: datetime
+    ) -> None:
         target = self.reader.get("", resource, namespace, bound.get("name", ""))
         if target is None or _deleted(target, now):
             raise TokenRefused("service account token has been invalidated")
@@ -327,7 +330,7 @@ def _check_lifetime(seconds: Any) -> None:
         raise invalid("authentication.k8s.io", "TokenRequest", "", [complaint])
 
 
-def _deleted(target: Object, now: datetime) -> bool:
+def _deleted(target: JsonObject, now: datetime) -> bool:
     stamp = target["metadata"].get("deletionTimestamp")
     if not stamp:
         return False

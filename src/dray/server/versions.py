@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from dray.api.codec import compact_raw, may_hold_raw
 from dray.api.conversion import convert, convert_event
 from dray.api.defaults import apply_defaults
+from dray.api.json_types import JsonObject
 from dray.api.kinds import Kind
 from dray.api.reading import drop_empty, zero_of
 from dray.api.schema import SchemaError, Type, schema_of
 from dray.server.calls import Call
-from dray.server.reader import Object
 from dray.server.workloads import with_encoded_strings, with_template_generation
 
 _SERVED_MINOR = 37  # of Kubernetes v1
@@ -42,8 +42,8 @@ def built_in_schema(group: str, version: str, kind: str) -> Type | None:
 
 
 @cache
-def _blank(schema: Type) -> Object:
-    obj: Object = zero_of(schema)
+def _blank(schema: Type) -> JsonObject:
+    obj: JsonObject = zero_of(schema)
     return obj
 
 
@@ -67,7 +67,7 @@ def deprecation(kind: Kind, version: str) -> str:
 class CustomSchemas(Protocol):
     """What is known about custom kinds."""
 
-    def read(self, call: Call, body: Any, validation: str) -> Object:
+    def read(self, call: Call, body: Any, validation: str) -> JsonObject:
         """Return a body with known members only and defaults filled in."""
 
     def apply_type(self, kind: Kind, version: str) -> Type | None:
@@ -79,7 +79,7 @@ class CustomSchemas(Protocol):
     def deprecation(self, kind: Kind, version: str) -> str:
         """Return the warning about a version that is deprecated by now, or ""."""
 
-    def unknown_members(self, kind: Kind, version: str, value: Object) -> list[str]:
+    def unknown_members(self, kind: Kind, version: str, value: JsonObject) -> list[str]:
         """Return complaints about members that the schema of a version does not know."""
 
     def scale_paths(self, kind: Kind, version: str) -> tuple[str, str, str]:
@@ -107,10 +107,10 @@ class Versions:
         """Tell whether items of a list say their kind: custom ones do."""
         return self.stored_schema(kind) is None
 
-    def outgoing(self, kind: Kind, obj: Object, version: str) -> Object:
+    def outgoing(self, kind: Kind, obj: JsonObject, version: str) -> JsonObject:
         """Return a stored object as a version shows it."""
         schema = self.stored_schema(kind)
-        shown: Object = compact_raw(obj) if schema is not None and may_hold_raw(schema, obj) else obj
+        shown: JsonObject = compact_raw(obj) if schema is not None and may_hold_raw(schema, obj) else obj
         if kind.group == "events.k8s.io":
             return convert_event(shown, kind.group)
         if version == kind.storage_version:
@@ -119,7 +119,7 @@ class Versions:
             return {**shown, "apiVersion": kind.api_version(version)}
         return convert(kind.group, kind.kind, shown, kind.storage_version, version)
 
-    def incoming(self, kind: Kind, obj: Object, version: str, now: datetime) -> Object:
+    def incoming(self, kind: Kind, obj: JsonObject, version: str, now: datetime) -> JsonObject:
         """Return a client's object (which it may change) as it is stored."""
         if self.schema(kind, version) is None:
             return {**obj, "apiVersion": kind.api_version(kind.storage_version)}
@@ -134,13 +134,13 @@ class Versions:
             return obj
         return convert(kind.group, kind.kind, obj, version, kind.storage_version)
 
-    def drop_empties(self, kind: Kind, obj: Object) -> None:
+    def drop_empties(self, kind: Kind, obj: JsonObject) -> None:
         """Remove empty lists and maps that were kept for validation."""
         schema = self.stored_schema(kind)
         if schema is not None:
             drop_empty(schema, obj)
 
-    def complete(self, kind: Kind, obj: Object) -> None:
+    def complete(self, kind: Kind, obj: JsonObject) -> None:
         """Write the parts that an object always shows, even empty: `status: {}` of a claim."""
         schema = self.stored_schema(kind)
         if schema is None:
@@ -149,7 +149,7 @@ class Versions:
             if field.always and field.name not in obj:
                 obj[field.name] = None if field.pointer else zero_of(field.type)
 
-    def read_custom(self, call: Call, body: Any, validation: str) -> Object:
+    def read_custom(self, call: Call, body: Any, validation: str) -> JsonObject:
         """Return the body of a custom kind, pruned as its definition says."""
         return self.custom.read(call, body, validation)
 
@@ -157,12 +157,12 @@ class Versions:
         """Return the schema that apply merges by; None takes values by their form."""
         return self.schema(kind, version) or self.custom.apply_type(kind, version)
 
-    def blank(self, kind: Kind, version: str) -> Object:
+    def blank(self, kind: Kind, version: str) -> JsonObject:
         """Return what an object of a version shows when nothing is set; shared, not to be changed."""
         schema = self.schema(kind, version)
         return _blank(schema) if schema is not None else {}
 
-    def stored_shape(self, kind: Kind, obj: Object, version: str) -> Object:
+    def stored_shape(self, kind: Kind, obj: JsonObject, version: str) -> JsonObject:
         """Return an object of a version in the storage version, without adding anything."""
         if kind.group == "events.k8s.io":
             return convert_event(obj, "")
@@ -178,10 +178,10 @@ class Versions:
         """Return the warning about a version that is deprecated by now, or ""."""
         return deprecation(kind, version) or self.custom.deprecation(kind, version)
 
-    def empty(self, kind: Kind, version: str, revision: int) -> Object:
+    def empty(self, kind: Kind, version: str, revision: int) -> JsonObject:
         """Return an object that says nothing but its kind and a resourceVersion."""
         schema = self.schema(kind, version)
-        obj: Object = zero_of(schema) if schema is not None else {}
+        obj: JsonObject = zero_of(schema) if schema is not None else {}
         obj = {"kind": kind.kind, "apiVersion": kind.api_version(version), **obj}
         obj["metadata"] = {**(obj.get("metadata") or {}), "resourceVersion": str(revision)}
         return obj

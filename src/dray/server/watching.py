@@ -24,12 +24,12 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import Kind
 from dray.server import errors
 from dray.server.encoding import encode
 from dray.server.objects import Objects, prefix_of
 from dray.server.options import ListOptions
-from dray.server.reader import Object
 from dray.server.reading import ListReader, parse_version
 from dray.server.routing import Route
 from dray.server.selectable import Selection
@@ -45,7 +45,7 @@ PIECE = 64 * 1024  # bytes that are sent together, and at most one line more
 PAUSE = 0.002  # seconds after a piece was sent in which changes are collected for the next one
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
-Show = Callable[[Object], Object]  # the form a client wants: as it is, table, metadata only
+Show = Callable[[JsonObject], JsonObject]  # the form a client wants: as it is, table, metadata only
 
 
 class WatchStreams:
@@ -57,7 +57,7 @@ class WatchStreams:
         self._reader = reader
         self._lines: dict[tuple[int, str, str], bytes] = {}
         self._lines_size = 0  # bytes
-        self._last_past: tuple[Record, Object] | None = None
+        self._last_past: tuple[Record, JsonObject] | None = None
 
     async def open(
         self, route: Route, options: ListOptions, selection: Selection, show: Show | None
@@ -108,7 +108,7 @@ class WatchStreams:
             return b"".join((b'{"type":"', event_type.encode(), b'","object":', event.record.value, b"}\n"))
         return encode({"type": event_type, "object": self.shown(kind, version, event, event_type)}) + b"\n"
 
-    def shown(self, kind: Kind, version: str, event: Event, event_type: str) -> Object:
+    def shown(self, kind: Kind, version: str, event: Event, event_type: str) -> JsonObject:
         """Return the object that an event shows."""
         if event_type != "DELETED" and event.record is not None:
             return self._versions.outgoing(kind, self._objects.decoded(kind, event.record), version)
@@ -129,7 +129,7 @@ class WatchStreams:
             return "MODIFIED" if did else "ADDED"
         return "DELETED" if did else ""
 
-    def _past(self, kind: Kind, record: Record) -> Object:
+    def _past(self, kind: Kind, record: Record) -> JsonObject:
         """Return a replaced object; all watchers of one kind ask for the same one, one after the other."""
         found = self._last_past
         if found is None or found[0] is not record:
@@ -144,12 +144,12 @@ class WatchStreams:
         """Tell whether stored bytes can be sent as they are."""
         return self._versions.is_stored_form(kind, version)
 
-    def show_stored(self, kind: Kind, record: Record, version: str) -> Object:
+    def show_stored(self, kind: Kind, record: Record, version: str) -> JsonObject:
         """Return a stored object in a version."""
         # Thousands at once would push everything else out of the cache.
         return self._versions.outgoing(kind, self._objects.decoded_past(kind, record), version)
 
-    def bookmark(self, kind: Kind, version: str, revision: int) -> Object:
+    def bookmark(self, kind: Kind, version: str, revision: int) -> JsonObject:
         """Return the object of a bookmark: nothing but a version."""
         return self._versions.empty(kind, version, revision)
 

@@ -9,16 +9,16 @@ import base64
 import uuid
 from typing import Any
 
+from dray.api.json_types import JsonObject
 from dray.api.validation.equality import is_same
 from dray.api.well_known import JOB_CONTROLLER_UID_LABEL, JOB_NAME_LABEL
-from dray.server.reader import Object
 
 _TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
 _JOB_NAME = (JOB_NAME_LABEL, "job-name")
 _CONTROLLER_UID = (JOB_CONTROLLER_UID_LABEL, "controller-uid")
 
 
-def prepare_job(new: Object, old: Object | None, now: str) -> None:
+def prepare_job(new: JsonObject, old: JsonObject | None, now: str) -> None:
     """Give a job a selector that only its own pods match, unless it brings one."""
     spec = new.get("spec") or {}
     if old is not None or spec.get("manualSelector"):
@@ -41,7 +41,7 @@ def prepare_job(new: Object, old: Object | None, now: str) -> None:
         metadata["labels"] = dict(labels)
 
 
-def prepare_daemon_set(new: Object, old: Object | None, now: str) -> None:
+def prepare_daemon_set(new: JsonObject, old: JsonObject | None, now: str) -> None:
     """Count the changes of the template in the annotation that old clients read."""
     count = 1
     if old is not None:
@@ -53,7 +53,7 @@ def prepare_daemon_set(new: Object, old: Object | None, now: str) -> None:
     metadata["annotations"] = {**(metadata.get("annotations") or {}), _TEMPLATE_GENERATION: str(count)}
 
 
-def keep_template_generation(new: Object, old: Object | None, now: str) -> None:
+def keep_template_generation(new: JsonObject, old: JsonObject | None, now: str) -> None:
     """Leave the count of templates alone when only the status is written."""
     before = ((old or {}).get("metadata") or {}).get("annotations") or {}
     metadata = new["metadata"]
@@ -62,19 +62,19 @@ def keep_template_generation(new: Object, old: Object | None, now: str) -> None:
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **kept}
 
 
-def with_template_generation(daemon_set: Object) -> None:
+def with_template_generation(daemon_set: JsonObject) -> None:
     """Write the annotation that every daemon set shows."""
     annotations = daemon_set["metadata"].get("annotations") or {}
     daemon_set["metadata"]["annotations"] = {_TEMPLATE_GENERATION: "0", **annotations}
 
 
-def prepare_limit_range(new: Object, old: Object | None, now: str) -> None:
+def prepare_limit_range(new: JsonObject, old: JsonObject | None, now: str) -> None:
     """Name a limit range that has no name."""
     if old is None and not new["metadata"].get("name"):
         new["metadata"]["name"] = str(uuid.uuid4())
 
 
-def with_encoded_strings(secret: Object) -> None:
+def with_encoded_strings(secret: JsonObject) -> None:
     """Turn the plain texts of a secret into its data, which is all that is kept of them."""
     texts: dict[str, Any] = secret.pop("stringData", None) or {}
     if texts:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import Kind
 from dray.api.validation import (
     FieldError,
@@ -38,7 +39,6 @@ from dray.server import errors
 from dray.server.calls import Call, World
 from dray.server.large_requests import compute
 from dray.server.objects import Objects, copy_json, key_of, storage_of
-from dray.server.reader import Object
 from dray.server.reading import parse_version
 from dray.server.store import ABSENT, WriteConflict
 from dray.server.strategies import (
@@ -49,7 +49,7 @@ from dray.server.strategies import (
     strategy_of,
 )
 
-Transform = Callable[[Object | None], Object]  # old (None: nothing there) -> new; may raise ApiError
+Transform = Callable[[JsonObject | None], JsonObject]  # old (None: nothing there) -> new; may raise ApiError
 MOST_ATTEMPTS = 100  # lost races of one update; each loss means that somebody else won
 NAME_ATTEMPTS = 8
 
@@ -57,36 +57,36 @@ NAME_ATTEMPTS = 8
 class Admission(Protocol):
     """The chain of admission plugins."""
 
-    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def mutate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Change a new object, or raise the 403 that refuses it."""
 
-    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def validate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Raise the error that refuses an object in its final form."""
 
-    def validate_delete(self, call: Call, old: Object) -> None:
+    def validate_delete(self, call: Call, old: JsonObject) -> None:
         """Raise the error that protects an object from deletion."""
 
 
 class ExtraValidation(Protocol):
     """Rules that need to look at other objects (namespaces' labels, nodes' features)."""
 
-    def create(self, call: Call, new: Object) -> list[FieldError]:
+    def create(self, call: Call, new: JsonObject) -> list[FieldError]:
         """Judge a new object."""
 
     def check_may_create(self, call: Call) -> None:
         """Raise the 403 where an update or a patch would create an object and its writer may not create."""
 
-    def status(self, call: Call, new: Object, old: Object) -> list[FieldError]:
+    def status(self, call: Call, new: JsonObject, old: JsonObject) -> list[FieldError]:
         """Judge a new status."""
 
-    def admit(self, call: Call, new: Object) -> None:
+    def admit(self, call: Call, new: JsonObject) -> None:
         """Raise the error that refuses an object because of what is around it."""
 
 
 class FieldOwners(Protocol):
     """Keeps managedFields."""
 
-    def track(self, call: Call, new: Object, old: Object | None) -> None:
+    def track(self, call: Call, new: JsonObject, old: JsonObject | None) -> None:
         """Record in `new` who wrote what, for requests that are not applies."""
 
 
@@ -100,13 +100,15 @@ class Writer:
     owners: FieldOwners
     context: Callable[[Call], ValidationContext]
     world: World
-    complete: Callable[[Kind, Object], None]  # puts members that are always written where they are missing
-    prepare_special: Callable[[Kind, Object, Object | None], None]  # what needs to know other objects
-    drop_empties: Callable[[Kind, Object], None]
+    complete: Callable[
+        [Kind, JsonObject], None
+    ]  # puts members that are always written where they are missing
+    prepare_special: Callable[[Kind, JsonObject, JsonObject | None], None]  # what needs to know other objects
+    drop_empties: Callable[[Kind, JsonObject], None]
     is_custom: Callable[[Kind], bool]
-    validate_custom: Callable[[Kind, Object, Object | None], list[FieldError]]
+    validate_custom: Callable[[Kind, JsonObject, JsonObject | None], list[FieldError]]
 
-    async def create(self, call: Call, new: Object, *, dry_run: bool) -> Object:
+    async def create(self, call: Call, new: JsonObject, *, dry_run: bool) -> JsonObject:
         """Store a new object and return it; raises AlreadyExists, Invalid, Forbidden, ..."""
         metadata = new.setdefault("metadata", {})
         version = metadata.pop("resourceVersion", None) or ""
@@ -125,7 +127,7 @@ class Writer:
                     raise
         raise AssertionError("unreachable")
 
-    async def _create(self, call: Call, new: Object, *, dry_run: bool) -> Object:
+    async def _create(self, call: Call, new: JsonObject, *, dry_run: bool) -> JsonObject:
         kind, metadata = call.route.kind, new["metadata"]
         # Before admission and strategy: what the server fills in belongs to nobody.
         await compute(call.size, self.owners.track, call, new, None)
@@ -160,7 +162,7 @@ class Writer:
         dry_run: bool,
         uid: str = "",
         allow_create: bool | None = None,
-    ) -> tuple[Object, bool]:
+    ) -> tuple[JsonObject, bool]:
         """Change an object, or create it where that is allowed; tells whether it was created.
 
         `allow_create` None: as the kind has it for plain updates.
@@ -214,7 +216,7 @@ class Writer:
 
     # --- steps ---------------------------------------------------------------
 
-    def _give_identity(self, call: Call, metadata: Object) -> None:
+    def _give_identity(self, call: Call, metadata: JsonObject) -> None:
         for part in ("selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"):
             metadata.pop(part, None)
         metadata["uid"] = self.world.new_uid()
@@ -222,7 +224,7 @@ class Writer:
         if call.route.kind.namespaced:
             metadata["namespace"] = call.route.namespace
 
-    def _validate_new(self, call: Call, new: Object, problems: Sequence[FieldError]) -> None:
+    def _validate_new(self, call: Call, new: JsonObject, problems: Sequence[FieldError]) -> None:
         kind = call.route.kind
         key = kind_key(kind.group, kind.kind)
         problems = [
@@ -235,7 +237,7 @@ class Writer:
         for text in warnings_create(key, new):
             call.warn(text)
 
-    def _check_version(self, call: Call, new: Object, current: int) -> None:
+    def _check_version(self, call: Call, new: JsonObject, current: int) -> None:
         kind = call.route.kind
         text = new["metadata"].get("resourceVersion") or ""
         wanted = parse_version(text, lambda why: errors.plain_failure(500, why)) if text else 0
@@ -247,7 +249,7 @@ class Writer:
         elif wanted != current:
             raise errors.conflict(kind.group, kind.plural, call.route.name, errors.MODIFIED)
 
-    async def _change(self, call: Call, new: Object, old: Object) -> None:
+    async def _change(self, call: Call, new: JsonObject, old: JsonObject) -> None:
         """Bring a new object into its final form and judge it."""
         kind, subresource = call.route.kind, call.route.subresource
         metadata, before = new["metadata"], old["metadata"]
@@ -280,7 +282,9 @@ class Writer:
         if not subresource:
             self.rules.admit(call, new)
 
-    def _validate_changed(self, call: Call, new: Object, old: Object, problems: Sequence[FieldError]) -> None:
+    def _validate_changed(
+        self, call: Call, new: JsonObject, old: JsonObject, problems: Sequence[FieldError]
+    ) -> None:
         kind = call.route.kind
         key, context = kind_key(kind.group, kind.kind), self.context(call)
         if call.route.subresource == "status":
@@ -296,7 +300,7 @@ class Writer:
             for text in warnings_update(key, new, old):
                 call.warn(text)
 
-    def _dies_with(self, new: Object, old: Object, kind: Kind) -> bool:
+    def _dies_with(self, new: JsonObject, old: JsonObject, kind: Kind) -> bool:
         """Tell whether an update took away the last thing that kept a deleted object."""
         before = old["metadata"]
         if new["metadata"].get("finalizers") or not before.get("deletionTimestamp"):
@@ -317,14 +321,14 @@ def _group_in_errors(kind: Kind) -> str:
     return storage_of(kind)[0]
 
 
-def _take(new: Object, old: Object, part: str) -> None:
+def _take(new: JsonObject, old: JsonObject, part: str) -> None:
     if part in old:
         new[part] = old[part]
     else:
         new.pop(part, None)
 
 
-def _same_but_version(new: Object, old: Object) -> bool:
+def _same_but_version(new: JsonObject, old: JsonObject) -> bool:
     """Tell whether writing would change nothing."""
     if any(new.get(part) != old.get(part) for part in {*new, *old} - {"metadata", "kind", "apiVersion"}):
         return False

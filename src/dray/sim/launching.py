@@ -10,9 +10,8 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-Object = dict[str, Any]
+from dray.api.json_types import JsonObject
 
 STANDARD_ATTRIBUTES = ("pcieRoot", "pciBusID", "numaNode")
 _DRIVER = re.compile(r"""device\.driver\s*==\s*["']([^"']+)["']""")
@@ -29,7 +28,7 @@ class DeviceWish:
     capacity: dict[str, str] = field(default_factory=dict)
 
 
-def driver_of(device_class: Object) -> str:
+def driver_of(device_class: JsonObject) -> str:
     """Return the driver that a class selects, or its own name, which is usually the same."""
     for selector in (device_class.get("spec") or {}).get("selectors") or []:
         found = _DRIVER.search(((selector.get("cel") or {}).get("expression")) or "")
@@ -58,11 +57,11 @@ def full_attribute(name: str, driver: str) -> str:
     return f"resource.kubernetes.io/{name}" if name in STANDARD_ATTRIBUTES else f"{driver}/{name}"
 
 
-def claim_spec(wishes: Sequence[DeviceWish], drivers: Sequence[str], same: Sequence[str]) -> Object:
+def claim_spec(wishes: Sequence[DeviceWish], drivers: Sequence[str], same: Sequence[str]) -> JsonObject:
     """Return the spec of a claim with one request for each wish."""
     requests = []
     for number, (wish, driver) in enumerate(zip(wishes, drivers, strict=True)):
-        exactly: Object = {"deviceClassName": wish.class_name}
+        exactly: JsonObject = {"deviceClassName": wish.class_name}
         expressions = [minimum_expression(driver, name, amount) for name, amount in wish.minimums]
         expressions += wish.wheres
         if expressions:
@@ -74,17 +73,17 @@ def claim_spec(wishes: Sequence[DeviceWish], drivers: Sequence[str], same: Seque
         if wish.capacity:
             exactly["capacity"] = {"requests": dict(wish.capacity)}
         requests.append({"name": f"device-{number}" if len(wishes) > 1 else "device", "exactly": exactly})
-    devices: Object = {"requests": requests}
+    devices: JsonObject = {"requests": requests}
     if same:
         devices["constraints"] = [{"matchAttribute": full_attribute(name, drivers[0])} for name in same]
     return {"devices": devices}
 
 
 def pod_manifest(
-    name: str, namespace: str, image: str, command: Sequence[str], environment: Object
-) -> Object:
+    name: str, namespace: str, image: str, command: Sequence[str], environment: JsonObject
+) -> JsonObject:
     """Return a pod that runs a command once, with the devices of the claim of its name."""
-    container: Object = {
+    container: JsonObject = {
         "name": "main",
         "image": image,
         "resources": {"claims": [{"name": "devices"}]},
@@ -110,16 +109,16 @@ def pod_manifest(
     }
 
 
-def claim_manifest(name: str, namespace: str, spec: Object, pod_uid: str = "") -> Object:
+def claim_manifest(name: str, namespace: str, spec: JsonObject, pod_uid: str = "") -> JsonObject:
     """Return the claim; with the pod's uid it belongs to the pod."""
-    metadata: Object = {"name": name, "namespace": namespace}
+    metadata: JsonObject = {"name": name, "namespace": namespace}
     if pod_uid:
         owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod_uid, "controller": False}
         metadata["ownerReferences"] = [owner]
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": spec}
 
 
-def exit_code_of(pod: Object) -> int | None:
+def exit_code_of(pod: JsonObject) -> int | None:
     """Return the exit code of the pod's container; None while it has not ended."""
     status = pod.get("status") or {}
     for container in status.get("containerStatuses") or []:
@@ -131,7 +130,7 @@ def exit_code_of(pod: Object) -> int | None:
     return 0 if status.get("phase") == "Succeeded" else None
 
 
-def is_started(pod: Object) -> bool:
+def is_started(pod: JsonObject) -> bool:
     """Say whether the container has begun to run (or has even ended), so that it has a log."""
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
         state = container.get("state") or {}
@@ -140,7 +139,7 @@ def is_started(pod: Object) -> bool:
     return False
 
 
-def trouble_of(pod: Object) -> str:
+def trouble_of(pod: JsonObject) -> str:
     """Return what keeps a placed pod's container from starting, or an empty text."""
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
         waiting = (container.get("state") or {}).get("waiting") or {}

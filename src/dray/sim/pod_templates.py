@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-Object = dict[str, Any]
+from dray.api.json_types import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +19,15 @@ class PodTemplate:
     """One place in a manifest that describes pods."""
 
     path: str  # of the dict with `metadata` and `spec`; empty means: the object itself
-    metadata: Object
-    spec: Object  # the manifest's own dict: changing it changes the manifest
+    metadata: JsonObject
+    spec: JsonObject  # the manifest's own dict: changing it changes the manifest
 
     def below(self, path: str) -> str:
         """Return the path of a field of the template, seen from the object."""
         return f"{self.path}.{path}" if self.path else path
 
 
-def pod_templates(obj: Object) -> list[PodTemplate]:
+def pod_templates(obj: JsonObject) -> list[PodTemplate]:
     """Return the pod templates of an object, outermost first."""
     return list(_search(obj, ""))
 
@@ -49,7 +49,7 @@ def _search(value: Any, path: str) -> Iterator[PodTemplate]:
             yield from _search(item, f"{path}.{key}" if path else str(key))
 
 
-def containers_of(spec: Object) -> Iterator[tuple[str, Object]]:
+def containers_of(spec: JsonObject) -> Iterator[tuple[str, JsonObject]]:
     """Yield the containers of a pod with their paths: the init containers first, as they run."""
     for field in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(field) or []):

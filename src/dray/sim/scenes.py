@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dray.api.json_types import JsonObject
 from dray.api.well_known import ADMIN_ACCESS_LABEL, PCIE_ROOT
-
-Object = dict[str, Any]
 
 NAMESPACE = "demo"
 ADMIN_NAMESPACE = "demo-admin"
@@ -26,14 +25,14 @@ class Scene:
 
     title: str
     story: str
-    objects: tuple[Object, ...]
+    objects: tuple[JsonObject, ...]
     runs: tuple[str, ...] = ()  # pods that should run; a trailing * matches generated names
     waits: tuple[str, ...] = ()  # pods that should stay pending, with an explanation
     fault: tuple[str, str] | None = None  # (driver, taint key): taint the device that the running pod holds
     namespace: str = NAMESPACE
 
 
-def request(name: str, device_class: str, **fields: Any) -> Object:
+def request(name: str, device_class: str, **fields: Any) -> JsonObject:
     """Return a request for exactly these devices."""
     selector = fields.pop("where", None)
     if selector:
@@ -41,7 +40,7 @@ def request(name: str, device_class: str, **fields: Any) -> Object:
     return {"name": name, "exactly": {"deviceClassName": device_class, **fields}}
 
 
-def alternative(name: str, device_class: str, where: str, count: int = 1) -> Object:
+def alternative(name: str, device_class: str, where: str, count: int = 1) -> JsonObject:
     """Return one alternative of a first-available request."""
     return {
         "name": name,
@@ -52,10 +51,13 @@ def alternative(name: str, device_class: str, where: str, count: int = 1) -> Obj
 
 
 def claim(
-    name: str, requests: Sequence[Object], constraints: Sequence[Object] = (), namespace: str = NAMESPACE
-) -> Object:
+    name: str,
+    requests: Sequence[JsonObject],
+    constraints: Sequence[JsonObject] = (),
+    namespace: str = NAMESPACE,
+) -> JsonObject:
     """Return a claim."""
-    devices: Object = {"requests": list(requests)}
+    devices: JsonObject = {"requests": list(requests)}
     if constraints:
         devices["constraints"] = list(constraints)
     return {
@@ -66,9 +68,9 @@ def claim(
     }
 
 
-def pod(name: str, claims: Sequence[str] = (), namespace: str = NAMESPACE, **spec: Any) -> Object:
+def pod(name: str, claims: Sequence[str] = (), namespace: str = NAMESPACE, **spec: Any) -> JsonObject:
     """Return a pod that shows its devices and then waits; its claims have the names given."""
-    container: Object = {
+    container: JsonObject = {
         "name": "main",
         "image": "busybox",
         "command": ["sh", "-c", "env | grep '^DRAY_DEVICE' | sort; sleep 3600"],
@@ -86,13 +88,13 @@ def pod(name: str, claims: Sequence[str] = (), namespace: str = NAMESPACE, **spe
 
 
 def with_claim(
-    name: str, requests: Sequence[Object], constraints: Sequence[Object] = ()
-) -> tuple[Object, Object]:
+    name: str, requests: Sequence[JsonObject], constraints: Sequence[JsonObject] = ()
+) -> tuple[JsonObject, JsonObject]:
     """Return a claim and the pod that uses it, under one name."""
     return claim(name, requests, constraints), pod(name, [name])
 
 
-def gang(name: str, size: int, requests: Sequence[Object]) -> list[Object]:
+def gang(name: str, size: int, requests: Sequence[JsonObject]) -> list[JsonObject]:
     """Return a PodGroup of pods that run all together or not at all."""
     group = {
         "apiVersion": "scheduling.k8s.io/v1beta1",
@@ -100,7 +102,7 @@ def gang(name: str, size: int, requests: Sequence[Object]) -> list[Object]:
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"schedulingPolicy": {"gang": {"minCount": size}}},
     }
-    objects: list[Object] = [group]
+    objects: list[JsonObject] = [group]
     for number in range(size):
         member = f"{name}-{number}"
         objects.append(claim(member, requests))
@@ -108,7 +110,7 @@ def gang(name: str, size: int, requests: Sequence[Object]) -> list[Object]:
     return objects
 
 
-def healing_service(name: str, requests: Sequence[Object]) -> list[Object]:
+def healing_service(name: str, requests: Sequence[JsonObject]) -> list[JsonObject]:
     """Return a Deployment of one pod with a claim from a template."""
     template = {
         "apiVersion": "resource.k8s.io/v1",
@@ -131,7 +133,7 @@ def healing_service(name: str, requests: Sequence[Object]) -> list[Object]:
     return [template, deployment]
 
 
-def namespace_object(name: str, **labels: str) -> Object:
+def namespace_object(name: str, **labels: str) -> JsonObject:
     """Return a namespace."""
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
@@ -140,7 +142,7 @@ def namespace_object(name: str, **labels: str) -> Object:
 class Tour:
     """All scenes, and what must be there before the first."""
 
-    before: list[Object] = field(default_factory=list)
+    before: list[JsonObject] = field(default_factory=list)
     scenes: list[Scene] = field(default_factory=list)
 
 
@@ -266,7 +268,7 @@ def the_tour() -> Tour:
     return Tour(before, scenes)
 
 
-def _fpga() -> tuple[Object, Object]:
+def _fpga() -> tuple[JsonObject, JsonObject]:
     wish, user = with_claim("fpga", [request("card", "fpga.dray.dev")])
     parameters = {"apiVersion": "fpga.dray.dev/v1", "bitstream": "matmul-v2.bin", "kind": "FpgaConfig"}
     wish["spec"]["devices"]["config"] = [{"opaque": {"driver": "fpga.dray.dev", "parameters": parameters}}]

@@ -25,6 +25,7 @@ from dray.api.conversion import convert
 from dray.api.core import Namespace, Node, Pod, PodGroup
 from dray.api.defaults import apply_defaults
 from dray.api.features import Features
+from dray.api.json_types import JsonObject
 from dray.api.parsing import ParseError, load_json, parse_yaml_documents
 from dray.api.reading import read
 from dray.api.resource import (
@@ -49,8 +50,6 @@ from dray.client.resources import (
     TAINT_RULES,
     Resource,
 )
-
-Object = dict[str, Any]
 
 FILE_KIND = "DraySnapshot"
 FILE_VERSION = "dray.dev/v1"
@@ -87,7 +86,7 @@ class Snapshot:
     claims: list[ResourceClaim] = field(default_factory=list)
     templates: list[ResourceClaimTemplate] = field(default_factory=list)
     taint_rules: list[DeviceTaintRule] = field(default_factory=list)
-    objects: list[Object] = field(default_factory=list)  # the same, as plain JSON, for writing
+    objects: list[JsonObject] = field(default_factory=list)  # the same, as plain JSON, for writing
     forbidden: dict[str, str] = field(default_factory=dict)  # resource -> why not all of it could be captured
     ignored: dict[str, int] = field(default_factory=dict)  # kinds that no tool looks at -> how many
     complaints: list[str] = field(default_factory=list)  # unknown and duplicate fields
@@ -95,7 +94,7 @@ class Snapshot:
     default_namespace: str = "default"  # of manifests that name none
     captured_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)  # the `now` of defaults that are times
 
-    def add(self, obj: Object) -> None:
+    def add(self, obj: JsonObject) -> None:
         """Take in one plain object; kinds that the tools do not look at are only counted."""
         kind = str(obj.get("kind", ""))
         if kind not in KINDS:
@@ -133,7 +132,7 @@ class Snapshot:
     def merged(self, other: Snapshot) -> Snapshot:
         """Return both together; objects of `other` replace those of the same name."""
         merged = Snapshot(features=self.features, forbidden={**self.forbidden, **other.forbidden})
-        seen: dict[tuple[str, str, str], Object] = {}
+        seen: dict[tuple[str, str, str], JsonObject] = {}
         for obj in [*self.objects, *other.objects]:
             seen[identity(obj)] = obj
         for obj in seen.values():
@@ -147,14 +146,14 @@ class Snapshot:
         path.write_bytes(msgspec.json.format(encode(document), indent=1) + b"\n")
 
 
-def identity(obj: Object) -> tuple[str, str, str]:
+def identity(obj: JsonObject) -> tuple[str, str, str]:
     """Return kind, namespace and name."""
     meta = obj.get("metadata")
     meta = meta if isinstance(meta, dict) else {}  # whoever complains about the object wants its name
     return obj.get("kind", ""), meta.get("namespace", ""), meta.get("name") or meta.get("generateName", "")
 
 
-def objects_of(document: Any, source: str) -> Iterator[Object]:
+def objects_of(document: Any, source: str) -> Iterator[JsonObject]:
     """Yield the objects of a document: one object, a list of them, or a snapshot."""
     if document is None:
         return
@@ -177,7 +176,7 @@ def objects_of(document: Any, source: str) -> Iterator[Object]:
         raise SnapshotError(f"{source}: expected Kubernetes objects with `kind` and `metadata`")
 
 
-def read_objects(path: Path) -> list[Object]:
+def read_objects(path: Path) -> list[JsonObject]:
     """Read the Kubernetes objects of a YAML or JSON file."""
     try:
         content = read_file(path)
@@ -236,7 +235,7 @@ async def capture(client: Client, namespace: str | None = None) -> Snapshot:
 
 async def _listed(
     client: Client, resource: Resource, namespace: str, forbidden: dict[str, str]
-) -> list[Object]:
+) -> list[JsonObject]:
     try:
         return (await client.list(resource)).items
     except Forbidden as error:

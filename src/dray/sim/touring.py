@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.api.core import Pod
+from dray.api.json_types import JsonObject
 from dray.api.resource import DeviceTaint, ResourceClaim
 from dray.client import AlreadyExists, Client, NotFound
 from dray.client.resources import (
@@ -22,7 +23,7 @@ from dray.client.resources import (
     Resource,
 )
 from dray.drivers.faults import DeviceFault, FaultFile
-from dray.sim.scenes import Object, Scene, Tour
+from dray.sim.scenes import Scene, Tour
 
 RESOURCES: dict[str, Resource] = {
     resource.kind: resource
@@ -84,7 +85,7 @@ class Player:
             self.tell(f"    {'✓' if result.ok else '✗'} {line}")
         return result
 
-    async def apply(self, obj: Object) -> None:
+    async def apply(self, obj: JsonObject) -> None:
         """Create an object; one that exists stays."""
         resource = RESOURCES[obj["kind"]]
         try:

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dray.sim.snapshot import Object, Snapshot, SnapshotError, read_objects
+from dray.api.json_types import JsonObject
+from dray.sim.snapshot import Snapshot, SnapshotError, read_objects
 
 MOST_PODS = 10_000  # of one workload
 
 
-def pods_of(obj: Object) -> list[Object]:
+def pods_of(obj: JsonObject) -> list[JsonObject]:
     """Return the pods that a Deployment, ReplicaSet, StatefulSet or Job would have."""
     kind = obj.get("kind")
     spec: dict[str, Any] = obj.get("spec") or {}

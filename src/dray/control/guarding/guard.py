@@ -37,8 +37,9 @@ from typing import Any
 
 import msgspec
 
+from dray.api.json_types import JsonObject
 from dray.api.parsing import json_loader
-from dray.client import ApiError, Client, ClientError, Forbidden, Informer, Object, Unauthorized, key_of
+from dray.client import ApiError, Client, ClientError, Forbidden, Informer, Unauthorized, key_of
 from dray.client import resources as kinds
 from dray.control.claim_text import ClaimText
 from dray.control.guarding.fencing import fence, list_waiting, move_on
@@ -77,7 +78,7 @@ class Phase(StrEnum):
 class GuardOptions:
     """How the guard behaves; the defaults are those of the command."""
 
-    configuration: Object  # as `registering.configuration` spells it
+    configuration: JsonObject  # as `registering.configuration` spells it
     registers: bool = True  # store the configuration; otherwise only check it
     settle: float = 5.0  # seconds until all API servers follow a new configuration
     fence_after: float = 2.0  # seconds until an admitted write that is not seen is fenced
@@ -153,7 +154,7 @@ class Guard:
         self.statistics.seconds += time.perf_counter() - started
         return _encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer})
 
-    def _answer(self, request: ReviewRequest) -> Object:
+    def _answer(self, request: ReviewRequest) -> JsonObject:
         if self.phase is not Phase.JUDGING or not self._may_judge():
             self.statistics.not_now += 1
             reason = self.phase if self.phase is not Phase.JUDGING else "its lease may have run out"
@@ -348,8 +349,8 @@ def _has_seen(cached: Any, listed: Any) -> bool:
 
 def _refusal(
     request: ReviewRequest, code: int, reason: str, message: str, refusal: Refused | None = None
-) -> Object:
-    status: Object = {"status": "Failure", "code": code, "reason": reason, "message": message}
+) -> JsonObject:
+    status: JsonObject = {"status": "Failure", "code": code, "reason": reason, "message": message}
     if refusal is not None and refusal.device:
         cause = {"reason": "DeviceInUse", "field": refusal.device, "message": refusal.holder}
         status["details"] = {"causes": [cause]}

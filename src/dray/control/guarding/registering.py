@@ -11,8 +11,9 @@ import base64
 from dataclasses import dataclass
 from typing import Any
 
+from dray.api.json_types import JsonObject
 from dray.api.meta import ObjectMeta, View
-from dray.client import AlreadyExists, Client, Conflict, NotFound, Object, Resource
+from dray.client import AlreadyExists, Client, Conflict, NotFound, Resource
 
 CONFIGURATION = "dray-guard"
 WEBHOOK = "guard.dray.dev"
@@ -46,16 +47,16 @@ class Target:
     service: str = ""
     port: int = 443
 
-    def client_config(self, ca: bytes) -> Object:
+    def client_config(self, ca: bytes) -> JsonObject:
         """Spell it for the API server."""
-        found: Object = {"caBundle": base64.b64encode(ca).decode()} if ca else {}
+        found: JsonObject = {"caBundle": base64.b64encode(ca).decode()} if ca else {}
         if self.url:
             return {"url": self.url.rstrip("/") + PATH, **found}
         service = {"namespace": self.namespace, "name": self.service, "path": PATH, "port": self.port}
         return {"service": service, **found}
 
 
-def configuration(target: Target, ca: bytes, timeout_seconds: int) -> Object:
+def configuration(target: Target, ca: bytes, timeout_seconds: int) -> JsonObject:
     """Spell the whole object."""
     return {
         "apiVersion": CONFIGURATIONS.api_version,
@@ -87,12 +88,12 @@ def configuration(target: Target, ca: bytes, timeout_seconds: int) -> Object:
     }
 
 
-def covers(found: WebhookConfiguration, wanted: Object) -> bool:
+def covers(found: WebhookConfiguration, wanted: JsonObject) -> bool:
     """Whether a stored configuration sends what it should to some guard, and fails closed."""
     return _without_address(found.webhooks) == _without_address(wanted["webhooks"])
 
 
-def is_ours(found: WebhookConfiguration, wanted: Object) -> bool:
+def is_ours(found: WebhookConfiguration, wanted: JsonObject) -> bool:
     """Whether it sends that to us."""
     addresses = [each.get("clientConfig") for each in found.webhooks]
     return covers(found, wanted) and addresses == [each["clientConfig"] for each in wanted["webhooks"]]
@@ -104,7 +105,7 @@ def _without_address(webhooks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in each.items() if key not in ignored} for each in webhooks]
 
 
-async def register(client: Client, wanted: Object) -> bool:
+async def register(client: Client, wanted: JsonObject) -> bool:
     """Store the configuration; True when until now some writes may have gone past any guard."""
     while True:
         try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
+from dray.api.json_types import JsonObject
 from dray.server.admission.escalation import RoleEscalation
 from dray.server.admission.limits import LimitRanger
 from dray.server.admission.namespaces import NamespaceLifecycle
@@ -26,7 +27,7 @@ from dray.server.admission.service_accounts import ServiceAccount
 from dray.server.admission.taints import DefaultTolerationSeconds, TaintNodesByCondition
 from dray.server.authz import Authorizer
 from dray.server.calls import Call
-from dray.server.reader import Object, Reader
+from dray.server.reader import Reader
 
 
 class Plugin(Protocol):
@@ -34,16 +35,16 @@ class Plugin(Protocol):
 
     name: str
 
-    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def mutate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Complete a new object in place, or raise the error that refuses it."""
 
-    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def validate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Raise the error that refuses an object in its final form."""
 
-    def validate_delete(self, call: Call, old: Object) -> None:
+    def validate_delete(self, call: Call, old: JsonObject) -> None:
         """Raise the error that protects an object from deletion."""
 
-    def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
+    def observe(self, group: str, resource: str, old: JsonObject | None, new: JsonObject | None) -> None:
         """Follow a committed write: `new` is what was written, or None and `old` is what was deleted."""
 
 
@@ -99,22 +100,22 @@ class AdmissionChain:
             )
         return cls([plugin for plugin in plugins if plugin.name not in set(disabled)])
 
-    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def mutate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Let every plugin complete the object."""
         for plugin in self._mutating:
             plugin.mutate(call, operation, new, old)
 
-    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def validate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Let every plugin judge the object."""
         for plugin in self._validating:
             plugin.validate(call, operation, new, old)
 
-    def validate_delete(self, call: Call, old: Object) -> None:
+    def validate_delete(self, call: Call, old: JsonObject) -> None:
         """Let every plugin judge a deletion."""
         for plugin in self._protecting:
             plugin.validate_delete(call, old)
 
-    def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
+    def observe(self, group: str, resource: str, old: JsonObject | None, new: JsonObject | None) -> None:
         """Tell every plugin about a committed write."""
         for plugin in self._following:
             plugin.observe(group, resource, old, new)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import RBAC
 from dray.server.admission.plugin import Quiet, target_of
 from dray.server.authz import Authorizer
 from dray.server.calls import Call
-from dray.server.reader import Object
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class RoleEscalation(Quiet):
     authorizer: Authorizer
     name: str = "-rbac"
 
-    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def validate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Refuse roles and bindings that grant more than their writer has."""
         group, resource, subresource = target_of(call)
         if group == RBAC and not subresource:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from dray.api.json_types import JsonObject
 from dray.api.quantity import Quantity
 from dray.server.admission.plugin import Kept, Quiet, refused, target_of
 from dray.server.admission.pod_resources import Amounts, amounts_of, pod_amounts
 from dray.server.calls import Call
-from dray.server.reader import Object, Reader
+from dray.server.reader import Reader
 
 ANNOTATION = "kubernetes.io/limit-ranger"
 
@@ -25,18 +26,18 @@ class LimitRanger(Quiet):
     def __post_init__(self) -> None:
         self._limits = Kept(self.reader, "", "limitranges")
 
-    def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
+    def observe(self, group: str, resource: str, old: JsonObject | None, new: JsonObject | None) -> None:
         """Follow changes of the bounds."""
         self._limits.observe(group, resource)
 
-    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def mutate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Fill in the requests and limits that containers leave out."""
         if not _concerns(call, operation) or not isinstance(new.get("spec"), dict):
             return
         for limit_range in self._ranges(call):
             _fill_in(limit_range, new)
 
-    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def validate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Refuse a pod outside the bounds."""
         if not _concerns(call, operation):
             return
@@ -46,7 +47,7 @@ class LimitRanger(Quiet):
                 unique = list(dict.fromkeys(problems))
                 raise refused(call, new, unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]")
 
-    def _ranges(self, call: Call) -> tuple[Object, ...]:
+    def _ranges(self, call: Call) -> tuple[JsonObject, ...]:
         return self._limits.list(call.route.namespace)
 
 
@@ -54,12 +55,12 @@ def _concerns(call: Call, operation: str) -> bool:
     return operation == "CREATE" and target_of(call) == ("", "pods", "")
 
 
-def _items(limit_range: Object, kind: str) -> list[Object]:
+def _items(limit_range: JsonObject, kind: str) -> list[JsonObject]:
     items = (limit_range.get("spec") or {}).get("limits") or ()
     return [item for item in items if item.get("type") == kind]
 
 
-def _fill_in(limit_range: Object, pod: Object) -> None:
+def _fill_in(limit_range: JsonObject, pod: JsonObject) -> None:
     defaults: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
     for item in _items(limit_range, "Container"):
         defaults["requests"].update(item.get("defaultRequest") or {})
@@ -84,7 +85,7 @@ def _fill_in(limit_range: Object, pod: Object) -> None:
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotation}
 
 
-def _violations(limit_range: Object, spec: Object) -> Iterator[str]:
+def _violations(limit_range: JsonObject, spec: JsonObject) -> Iterator[str]:
     for item in _items(limit_range, "Container"):
         for part in ("containers", "initContainers"):
             for container in spec.get(part) or ():
@@ -99,7 +100,7 @@ def _violations(limit_range: Object, spec: Object) -> Iterator[str]:
 _Check = Callable[[str, str, Quantity, Quantity | None, Quantity | None], str]
 
 
-def _judge(item: Object, requests: Amounts, limits: Amounts) -> Iterator[str]:
+def _judge(item: JsonObject, requests: Amounts, limits: Amounts) -> Iterator[str]:
     kind = item["type"]
     checks: tuple[tuple[str, _Check], ...] = (
         ("min", _minimum),

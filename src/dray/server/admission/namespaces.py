@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dray.api.json_types import JsonObject
 from dray.server.admission.plugin import Quiet, refused, target_of
 from dray.server.calls import Call
 from dray.server.errors import forbidden, not_found
-from dray.server.reader import Object, Reader
+from dray.server.reader import Reader
 
 IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
 
@@ -19,7 +20,7 @@ class NamespaceLifecycle(Quiet):
     reader: Reader
     name: str = "NamespaceLifecycle"
 
-    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def mutate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Refuse a creation where the namespace is absent or terminating."""
         namespace = call.route.namespace
         if operation != "CREATE" or not namespace or target_of(call)[:2] == ("", "namespaces"):
@@ -41,7 +42,7 @@ class NamespaceLifecycle(Quiet):
             why = f"unable to create new content in namespace {namespace} because it is being terminated"
             raise refused(call, new, why, [cause])
 
-    def validate_delete(self, call: Call, old: Object) -> None:
+    def validate_delete(self, call: Call, old: JsonObject) -> None:
         """Protect the namespaces that every cluster has."""
         name = old["metadata"]["name"]
         if target_of(call)[:2] == ("", "namespaces") and name in IMMORTAL:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from dray.api.json_types import JsonObject
 from dray.api.well_known import (
     ARCH_LABEL,
     BETA_ARCH_LABEL,
@@ -25,7 +26,7 @@ from dray.server.admission.plugin import Quiet, refused, target_of
 from dray.server.calls import Call
 from dray.server.errors import ApiError, not_found
 from dray.server.node_authz import node_name_of, references_of
-from dray.server.reader import Object, Reader
+from dray.server.reader import Reader
 
 RESTRICTION_DOMAIN = "node-restriction.kubernetes.io"
 # Labels of Kubernetes' own domains that a node may set on itself.
@@ -55,7 +56,7 @@ class NodeRestriction(Quiet):
     reader: Reader
     name: str = "NodeRestriction"
 
-    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def mutate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Refuse what a node may not write. (Upstream decides this in the mutating phase, too.)"""
         node = self._node_of(call, new)
         if not node:
@@ -67,7 +68,7 @@ class NodeRestriction(Quiet):
             if why:
                 raise refused(call, new, why)
 
-    def validate_delete(self, call: Call, old: Object) -> None:
+    def validate_delete(self, call: Call, old: JsonObject) -> None:
         """Refuse deletions of what belongs to other nodes."""
         node = self._node_of(call, old)
         if not node:
@@ -86,13 +87,13 @@ class NodeRestriction(Quiet):
         if why:
             raise refused(call, old, why)
 
-    def _node_of(self, call: Call, thing: Object) -> str:
+    def _node_of(self, call: Call, thing: JsonObject) -> str:
         node = node_name_of(call.user)
         if node == "":
             raise refused(call, thing, f'could not determine node from user "{call.user.name}"')
         return node or ""
 
-    def _pod(self, node: str, call: Call, operation: str, new: Object, old: Object | None) -> str:
+    def _pod(self, node: str, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> str:
         subresource = call.route.subresource
         if subresource == "":
             if operation != "CREATE":
@@ -104,7 +105,7 @@ class NodeRestriction(Quiet):
             return self._eviction(node, call, new)
         return f"unexpected pod subresource \"{subresource}\", only 'status' and 'eviction' are allowed"
 
-    def _mirror_pod(self, node: str, new: Object) -> str:
+    def _mirror_pod(self, node: str, new: JsonObject) -> str:
         metadata, spec = new.get("metadata") or {}, new.get("spec") or {}
         if MIRROR_POD_ANNOTATION not in (metadata.get("annotations") or {}):
             return f'pod does not have "{MIRROR_POD_ANNOTATION}" annotation, node "{node}" can only create mirror pods'
@@ -131,7 +132,7 @@ class NodeRestriction(Quiet):
         references = sorted({resource for resource, _ in references_of(new)})
         return f'node "{node}" can not create pods that reference {references[0]}' if references else ""
 
-    def _eviction(self, node: str, call: Call, new: Object) -> str:
+    def _eviction(self, node: str, call: Call, new: JsonObject) -> str:
         name = call.route.name or (new.get("metadata") or {}).get("name", "")
         if not name:
             return "could not determine pod from request data"
@@ -140,7 +141,7 @@ class NodeRestriction(Quiet):
             return f"node {node} can only evict pods with spec.nodeName set to itself"
         return ""
 
-    def _node(self, node: str, call: Call, operation: str, new: Object, old: Object | None) -> str:
+    def _node(self, node: str, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> str:
         name = call.route.name or (new.get("metadata") or {}).get("name", "")
         if name != node:
             return f'node "{node}" is not allowed to modify node "{name}"'
@@ -160,7 +161,7 @@ class NodeRestriction(Quiet):
         denied = _forbidden_labels(labels, _labels(before))
         return f"is not allowed to modify labels: {', '.join(denied)}" if denied else ""
 
-    def _token(self, node: str, call: Call, operation: str, new: Object, old: Object | None) -> str:
+    def _token(self, node: str, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> str:
         if operation != "CREATE" or call.route.subresource != "token":
             return ""
         bound = (new.get("spec") or {}).get("boundObjectRef") or {}
@@ -178,7 +179,7 @@ class NodeRestriction(Quiet):
             return "node requested token bound to a pod scheduled on a different node"
         return ""
 
-    def _lease(self, node: str, call: Call, operation: str, new: Object, old: Object | None) -> str:
+    def _lease(self, node: str, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> str:
         name = call.route.name or (new.get("metadata") or {}).get("name", "")
         if call.route.namespace != "kube-node-lease":
             return 'can only access leases in the "kube-node-lease" system namespace'
@@ -186,13 +187,15 @@ class NodeRestriction(Quiet):
             return "can only access node lease with the same name as the requesting node"
         return ""
 
-    def _resource_slice(self, node: str, call: Call, operation: str, new: Object, old: Object | None) -> str:
+    def _resource_slice(
+        self, node: str, call: Call, operation: str, new: JsonObject, old: JsonObject | None
+    ) -> str:
         if operation == "CREATE" and (new.get("spec") or {}).get("nodeName") != node:
             return "can only create ResourceSlice with the same NodeName as the requesting node"
         # On update the authoriser has seen the old object, and nodeName is immutable.
         return ""
 
-    def _pod_named(self, call: Call, name: str) -> Object:
+    def _pod_named(self, call: Call, name: str) -> JsonObject:
         pod = self.reader.get("", "pods", call.route.namespace, name)
         if pod is None:
             missing: ApiError = not_found("", "pods", name)
@@ -200,7 +203,7 @@ class NodeRestriction(Quiet):
         return pod
 
 
-def _pod_status(node: str, new: Object, old: Object) -> str:
+def _pod_status(node: str, new: JsonObject, old: JsonObject) -> str:
     if (old.get("spec") or {}).get("nodeName") != node:
         return f'node "{node}" can only update pod status for pods with spec.nodeName set to itself'  # noqa: S608
     if _labels(new) != _labels(old):
@@ -215,13 +218,13 @@ def _pod_status(node: str, new: Object, old: Object) -> str:
     return ""
 
 
-def _labels(thing: Object) -> Mapping[str, str]:
+def _labels(thing: JsonObject) -> Mapping[str, str]:
     labels: Mapping[str, str] = (thing.get("metadata") or {}).get("labels") or {}
     return labels
 
 
-def _owners(thing: Object) -> list[Object]:
-    owners: list[Object] = (thing.get("metadata") or {}).get("ownerReferences") or []
+def _owners(thing: JsonObject) -> list[JsonObject]:
+    owners: list[JsonObject] = (thing.get("metadata") or {}).get("ownerReferences") or []
     return owners
 
 
@@ -245,7 +248,7 @@ def _within(domain: str, parent: str) -> bool:
     return domain == parent or domain.endswith(f".{parent}")
 
 
-_Rule = Callable[[NodeRestriction, str, Call, str, Object, Object | None], str]
+_Rule = Callable[[NodeRestriction, str, Call, str, JsonObject, JsonObject | None], str]
 _RULES: dict[tuple[str, str], _Rule] = {
     ("", "pods"): NodeRestriction._pod,
     ("", "nodes"): NodeRestriction._node,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dray.api.json_types import JsonObject
 from dray.server.calls import Call
 from dray.server.errors import ApiError, forbidden
-from dray.server.reader import Object, Reader
+from dray.server.reader import Reader
 
 
 class Quiet:
@@ -14,16 +15,16 @@ class Quiet:
 
     __slots__ = ()
 
-    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def mutate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Change nothing."""
 
-    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def validate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Refuse nothing."""
 
-    def validate_delete(self, call: Call, old: Object) -> None:
+    def validate_delete(self, call: Call, old: JsonObject) -> None:
         """Protect nothing."""
 
-    def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
+    def observe(self, group: str, resource: str, old: JsonObject | None, new: JsonObject | None) -> None:
         """Keep no books."""
 
 
@@ -37,9 +38,9 @@ class Kept:
     def __init__(self, reader: Reader, group: str, resource: str) -> None:
         self._reader = reader
         self._resource = (group, resource)
-        self._lists: dict[str | None, tuple[Object, ...]] = {}
+        self._lists: dict[str | None, tuple[JsonObject, ...]] = {}
 
-    def list(self, namespace: str | None = None) -> tuple[Object, ...]:
+    def list(self, namespace: str | None = None) -> tuple[JsonObject, ...]:
         """Return the objects of a namespace, or all; shared, not to be changed."""
         found = self._lists.get(namespace)
         if found is None:
@@ -62,13 +63,15 @@ def target_of(call: Call) -> tuple[str, str, str]:
     return call.route.kind.group, call.route.kind.plural, call.route.subresource
 
 
-def name_of(call: Call, thing: Object | None) -> str:
+def name_of(call: Call, thing: JsonObject | None) -> str:
     """Return the name that a refusal shows: from the path, else of the object, else its prefix."""
     metadata = (thing or {}).get("metadata") or {}
     return call.route.name or metadata.get("name") or metadata.get("generateName") or "Unknown"
 
 
-def refused(call: Call, thing: Object | None, why: str, causes: Iterable[dict[str, str]] = ()) -> ApiError:
+def refused(
+    call: Call, thing: JsonObject | None, why: str, causes: Iterable[dict[str, str]] = ()
+) -> ApiError:
     """Return the 403 error of an admission plugin."""
     kind = call.route.kind
     return forbidden(kind.group, kind.plural, name_of(call, thing), why, causes)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from dray.api.json_types import JsonObject
 from dray.api.quantity import Quantity, QuantityError, parse_quantity
-from dray.server.reader import Object
 
 Amounts = dict[str, Quantity]
 Side = Literal["requests", "limits"]
@@ -30,7 +30,7 @@ def amounts_of(resources: Mapping[str, object] | None) -> Amounts:
     return amounts
 
 
-def pod_amounts(spec: Object, side: Side) -> Amounts:
+def pod_amounts(spec: JsonObject, side: Side) -> Amounts:
     """Return the requests or limits of a pod as a whole."""
     total: Amounts = {}
     for container in spec.get("containers") or ():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import SCHEDULING
 from dray.server.admission.plugin import Kept, Quiet, refused, target_of
 from dray.server.calls import Call
-from dray.server.reader import Object, Reader
+from dray.server.reader import Reader
 
 PREEMPT_LOWER = "PreemptLowerPriority"
 
@@ -23,11 +24,11 @@ class Priority(Quiet):
     def __post_init__(self) -> None:
         self._classes = Kept(self.reader, SCHEDULING, "priorityclasses")
 
-    def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
+    def observe(self, group: str, resource: str, old: JsonObject | None, new: JsonObject | None) -> None:
         """Follow changes of the classes."""
         self._classes.observe(group, resource)
 
-    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def mutate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Set priority and preemption policy of a new pod or pod group; keep those of an old one."""
         target = target_of(call)
         if target not in (("", "pods", ""), (SCHEDULING, "podgroups", "")) or not isinstance(
@@ -41,7 +42,7 @@ class Priority(Quiet):
                 if new["spec"].get(part) is None and (old.get("spec") or {}).get(part) is not None:
                     new["spec"][part] = old["spec"][part]
 
-    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def validate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Refuse a second default class."""
         if target_of(call) != (SCHEDULING, "priorityclasses", "") or not new.get("globalDefault"):
             return
@@ -52,7 +53,7 @@ class Priority(Quiet):
             why = f"PriorityClass {default['metadata']['name']} is already marked as default. Only one default can exist"
             raise refused(call, new, why)
 
-    def _resolve(self, call: Call, new: Object, resource: str) -> None:
+    def _resolve(self, call: Call, new: JsonObject, resource: str) -> None:
         spec = new["spec"]
         class_name = spec.get("priorityClassName") or ""
         if class_name:
@@ -80,7 +81,7 @@ class Priority(Quiet):
             raise refused(call, new, why)
         spec["preemptionPolicy"] = policy
 
-    def _default(self) -> Object | None:
+    def _default(self) -> JsonObject | None:
         defaults = [found for found in self._classes.list() if found.get("globalDefault")]
         return min(defaults, key=lambda found: found.get("value", 0)) if defaults else None
 

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from dray.api.json_types import JsonObject
 from dray.api.label_selectors import object_holds
 from dray.api.quantity import Quantity
 from dray.server.admission.plugin import Kept, Quiet, refused, target_of
 from dray.server.admission.pod_resources import Amounts, add, amounts_of
 from dray.server.admission.usage import PODS, concerns, container_names_set, usage_of
 from dray.server.calls import Call
-from dray.server.reader import Object, Reader
+from dray.server.reader import Reader
 
 # Long enough for the slowest commit, short enough that a failed write frees its share soon.
 BOOKING_LIFE = timedelta(seconds=5)
@@ -36,7 +37,7 @@ _NOT_FOLLOWED = frozenset({("", "events"), ("coordination.k8s.io", "leases")})
 class Entry:
     """One object on the books of a namespace."""
 
-    thing: Object
+    thing: JsonObject
     usage: Amounts
     lapses: datetime | None = None  # set while the write is pending
 
@@ -57,7 +58,7 @@ class ResourceQuota(Quiet):
     def __post_init__(self) -> None:
         self._quotas = Kept(self.reader, "", "resourcequotas")
 
-    def validate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def validate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Judge a creation, or an update that asks for more."""
         namespace = call.route.namespace
         group, resource, subresource = target_of(call)
@@ -81,7 +82,7 @@ class ResourceQuota(Quiet):
         if operation == "CREATE" and not call.request.has("dryRun") and name not in book:
             book[name] = Entry(placed, usage, self.now() + BOOKING_LIFE)
 
-    def observe(self, group: str, resource: str, old: Object | None, new: Object | None) -> None:
+    def observe(self, group: str, resource: str, old: JsonObject | None, new: JsonObject | None) -> None:
         """Follow a committed write on the books that are open."""
         self._quotas.observe(group, resource)
         metadata = (new or old or {}).get("metadata") or {}
@@ -110,7 +111,9 @@ class ResourceQuota(Quiet):
             del book[name]
         return book
 
-    def _check(self, call: Call, quota: Object, new: Object, usage: Amounts, others: Iterable[Entry]) -> None:
+    def _check(
+        self, call: Call, quota: JsonObject, new: JsonObject, usage: Amounts, others: Iterable[Entry]
+    ) -> None:
         group, resource, _ = target_of(call)
         hard = amounts_of((quota.get("spec") or {}).get("hard"))
         names = concerns(group, resource, hard, self.reader)
@@ -146,7 +149,7 @@ def _listed(amounts: Amounts, names: Iterable[str]) -> str:
     return ",".join(f"{name}={amounts[name]}" for name in names)
 
 
-def _unspecified(spec: Object, required: set[str]) -> str:
+def _unspecified(spec: JsonObject, required: set[str]) -> str:
     if spec.get("resources"):
         return ""  # asked for as a pod
     missing: dict[str, set[str]] = {}
@@ -157,7 +160,7 @@ def _unspecified(spec: Object, required: set[str]) -> str:
     return "; ".join(f"{name} for: {','.join(sorted(missing[name]))}" for name in sorted(missing))
 
 
-def _in_scope(quota: Object, group: str, resource: str, thing: Object) -> bool:
+def _in_scope(quota: JsonObject, group: str, resource: str, thing: JsonObject) -> bool:
     spec = quota.get("spec") or {}
     scopes = [{"scopeName": scope, "operator": "Exists"} for scope in spec.get("scopes") or ()]
     scopes += (spec.get("scopeSelector") or {}).get("matchExpressions") or []
@@ -168,7 +171,7 @@ def _in_scope(quota: Object, group: str, resource: str, thing: Object) -> bool:
     return all(_pod_matches(scope, thing.get("spec") or {}) for scope in scopes)
 
 
-def _pod_matches(scope: Object, spec: Object) -> bool:
+def _pod_matches(scope: JsonObject, spec: JsonObject) -> bool:
     name = scope.get("scopeName", "")
     if name == "PriorityClass":
         return _class_matches(scope, spec.get("priorityClassName") or "")
@@ -189,11 +192,11 @@ def _pod_matches(scope: Object, spec: Object) -> bool:
     return answers.get(name, False)
 
 
-def _class_matches(scope: Object, class_name: str) -> bool:
+def _class_matches(scope: JsonObject, class_name: str) -> bool:
     return object_holds({**scope, "key": "class"}, {"class": class_name} if class_name else {})
 
 
-def _reaches_other_namespaces(affinity: Object) -> bool:
+def _reaches_other_namespaces(affinity: JsonObject) -> bool:
     for part in ("podAffinity", "podAntiAffinity"):
         terms = affinity.get(part) or {}
         required = terms.get("requiredDuringSchedulingIgnoredDuringExecution") or []

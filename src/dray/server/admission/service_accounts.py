@@ -12,11 +12,12 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dray.api.json_types import JsonObject
 from dray.api.well_known import MIRROR_POD_ANNOTATION, SERVICE_ACCOUNT_FOLDER
 from dray.server.admission.plugin import Quiet, refused, target_of
 from dray.server.calls import Call
 from dray.server.node_authz import references_of
-from dray.server.reader import Object, Reader
+from dray.server.reader import Reader
 
 DEFAULT = "default"
 VOLUME_PREFIX = "kube-api-access-"
@@ -37,7 +38,7 @@ class ServiceAccount(Quiet):
     new_suffix: Callable[[], str] = _random_suffix
     name: str = "ServiceAccount"
 
-    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def mutate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Set the account of a new pod and mount its token."""
         if (
             operation != "CREATE"
@@ -64,7 +65,7 @@ class ServiceAccount(Quiet):
         if pull_secrets and not spec.get("imagePullSecrets"):
             spec["imagePullSecrets"] = [{"name": secret.get("name", "")} for secret in pull_secrets]
 
-    def _check_mirror(self, call: Call, new: Object) -> None:
+    def _check_mirror(self, call: Call, new: JsonObject) -> None:
         references = {resource for resource, _ in references_of(new)}
         if "serviceaccounts" in references:
             raise refused(call, new, "a mirror pod may not reference service accounts")
@@ -77,7 +78,7 @@ class ServiceAccount(Quiet):
                         call, new, "a mirror pod may not use ServiceAccountToken volume projections"
                     )
 
-    def _mount_token(self, spec: Object) -> None:
+    def _mount_token(self, spec: JsonObject) -> None:
         volumes = list(spec.get("volumes") or ())
         existing = next((v["name"] for v in volumes if v.get("name", "").startswith(VOLUME_PREFIX)), "")
         name = existing or VOLUME_PREFIX + self.new_suffix()
@@ -96,14 +97,14 @@ class ServiceAccount(Quiet):
             spec["volumes"] = [*volumes, {"name": name, "projected": _token_volume()}]
 
 
-def _wants_token(account: Object, spec: Object) -> bool:
+def _wants_token(account: JsonObject, spec: JsonObject) -> bool:
     for holder in (spec, account):
         if holder.get("automountServiceAccountToken") is not None:
             return bool(holder["automountServiceAccountToken"])
     return True
 
 
-def _token_volume() -> Object:
+def _token_volume() -> JsonObject:
     namespace = {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}
     return {
         "defaultMode": 420,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dray.api.json_types import JsonObject
 from dray.api.well_known import NOT_READY_KEY, UNREACHABLE_KEY
 from dray.server.admission.plugin import Quiet, target_of
 from dray.server.calls import Call
-from dray.server.reader import Object
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class TaintNodesByCondition(Quiet):
 
     name: str = "TaintNodesByCondition"
 
-    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def mutate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Add the taint unless it is there."""
         if operation != "CREATE" or target_of(call) != ("", "nodes", ""):
             return
@@ -40,7 +40,7 @@ class DefaultTolerationSeconds(Quiet):
     name: str = "DefaultTolerationSeconds"
     seconds: int = 300
 
-    def mutate(self, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    def mutate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:
         """Add the tolerations that the pod does not bring itself."""
         if target_of(call) != ("", "pods", "") or not isinstance(new.get("spec"), dict):
             return
@@ -58,5 +58,5 @@ class DefaultTolerationSeconds(Quiet):
         new["spec"]["tolerations"] = tolerations
 
 
-def _covers(toleration: Object, key: str) -> bool:
+def _covers(toleration: JsonObject, key: str) -> bool:
     return toleration.get("key", "") in (key, "") and toleration.get("effect", "") in ("NoExecute", "")

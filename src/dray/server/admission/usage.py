@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dray.api.json_types import JsonObject
 from dray.api.quantity import Quantity
 from dray.api.well_known import DEVICE_CLASS_RESOURCE_PREFIX, EXTENDED_CLAIM_ANNOTATION
 from dray.server.admission.pod_resources import Amounts, amounts_of, pod_amounts
-from dray.server.reader import Object, Reader
+from dray.server.reader import Reader
 
 CLAIMS = ("resource.k8s.io", "resourceclaims")
 PODS = ("", "pods")
@@ -35,7 +36,7 @@ _COMPUTE = {"cpu", "memory", "ephemeral-storage"}
 ONE = Quantity.of(1)
 
 
-def usage_of(group: str, resource: str, thing: Object, reader: Reader) -> Amounts:
+def usage_of(group: str, resource: str, thing: JsonObject, reader: Reader) -> Amounts:
     """Return what an object is charged, by quota name."""
     count_name = f"count/{resource}.{group}" if group else f"count/{resource}"
     usage: Amounts = {count_name: ONE}
@@ -62,13 +63,13 @@ def concerns(group: str, resource: str, quota_names: Iterable[str], reader: Read
     ]
 
 
-def container_names_set(container: Object) -> set[str]:
+def container_names_set(container: JsonObject) -> set[str]:
     """Return the quota names that a container says something about."""
     resources = container.get("resources") or {}
     return set(_compute_usage(amounts_of(resources.get("requests")), amounts_of(resources.get("limits"))))
 
 
-def _pod_usage(pod: Object) -> Amounts:
+def _pod_usage(pod: JsonObject) -> Amounts:
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return {}  # it holds nothing any more; only the object still counts
     spec = pod.get("spec") or {}
@@ -88,7 +89,7 @@ def _compute_usage(requests: Amounts, limits: Amounts) -> Amounts:
     return usage
 
 
-def _claim_usage(claim: Object, reader: Reader) -> Amounts:
+def _claim_usage(claim: JsonObject, reader: Reader) -> Amounts:
     counts: dict[str, int] = {}
     for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
         dearest: dict[str, int] = {}
@@ -112,14 +113,14 @@ def _claim_usage(claim: Object, reader: Reader) -> Amounts:
     return usage
 
 
-def _devices(option: Object) -> int:
+def _devices(option: JsonObject) -> int:
     mode = option.get("allocationMode") or "ExactCount"
     if mode == "All":
         return MOST_DEVICES
     return int(option.get("count") or 1) if mode == "ExactCount" else 0
 
 
-def _charged_to_pod(claim: Object, reader: Reader) -> Amounts:
+def _charged_to_pod(claim: JsonObject, reader: Reader) -> Amounts:
     """Return what the pod behind a scheduler-made claim has been charged already."""
     metadata = claim.get("metadata") or {}
     if (metadata.get("annotations") or {}).get(EXTENDED_CLAIM_ANNOTATION) != "true":

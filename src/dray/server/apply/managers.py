@@ -18,6 +18,7 @@ from heapq import nsmallest
 from operator import itemgetter
 from typing import Any
 
+from dray.api.json_types import JsonObject
 from dray.api.parsing import ParseError, load_json
 from dray.api.schema import Type
 from dray.server.apply.fieldsets import (
@@ -32,7 +33,6 @@ from dray.server.apply.fieldsets import (
     without,
 )
 from dray.server.apply.typed import Comparison, compare, fields_of, merge, remove, with_named_members
-from dray.server.reader import Object
 
 BEFORE_FIRST_APPLY = "before-first-apply"
 ANCIENT = "ancient-changes"
@@ -145,11 +145,11 @@ def _is_element(name: str) -> bool:
     return letter == "v" or isinstance(value, int)
 
 
-def write_book(book: Book) -> list[Object]:
+def write_book(book: Book) -> list[JsonObject]:
     """Write metadata.managedFields: applies first, then by time and name."""
-    entries: list[tuple[tuple[str, ...], Object]] = []
+    entries: list[tuple[tuple[str, ...], JsonObject]] = []
     for (manager, operation, _, subresource), entry in book.items():
-        encoded: Object = {
+        encoded: JsonObject = {
             "manager": manager,
             "operation": operation,
             "apiVersion": entry.api_version,
@@ -172,20 +172,22 @@ class Ownership:
 
     schema: Type | None
     api_version: str
-    empty: Object  # what an object of this version shows when nothing is set
-    in_version: Callable[[Object, str], Object | None]  # to another apiVersion; None: not served any more
+    empty: JsonObject  # what an object of this version shows when nothing is set
+    in_version: Callable[
+        [JsonObject, str], JsonObject | None
+    ]  # to another apiVersion; None: not served any more
     schema_in: Callable[[str], Type | None]
     ignored: Fields = field(default_factory=dict)  # fields that this request resets anyway
     subresource: str = ""
 
-    def update(self, live: Object | None, new: Object, book: Book, manager: str, now: str) -> Book:
+    def update(self, live: JsonObject | None, new: JsonObject, book: Book, manager: str, now: str) -> Book:
         """Return the book after a plain write."""
         if not book and live is not None:
             return {}  # nobody keeps books for this object; only an apply begins to
         old = live if live is not None else self.empty
         return _capped(self._booked(old, new, book, manager, now))
 
-    def _booked(self, old: Object, new: Object, book: Book, manager: str, now: str) -> Book:
+    def _booked(self, old: JsonObject, new: JsonObject, book: Book, manager: str, now: str) -> Book:
         key = (manager or "unknown", "Update", self.api_version, self.subresource)
         book, comparison = self._settle(old, new, book, None, force=True)
         written = difference(union(comparison.modified, comparison.added), _STRIPPED)
@@ -196,8 +198,8 @@ class Ownership:
         return book
 
     def apply(
-        self, live: Object | None, config: Object, book: Book, manager: str, now: str, *, force: bool
-    ) -> tuple[Object, Book, bool]:
+        self, live: JsonObject | None, config: JsonObject, book: Book, manager: str, now: str, *, force: bool
+    ) -> tuple[JsonObject, Book, bool]:
         """Return the merged object, the book, and whether anything changed; raises FieldConflicts."""
         key = (manager, "Apply", "", self.subresource)
         old = live if live is not None else self.empty
@@ -222,7 +224,7 @@ class Ownership:
 
     # --- inside ----------------------------------------------------------------
 
-    def _compared(self, old: Object, new: Object, api_version: str) -> Comparison | None:
+    def _compared(self, old: JsonObject, new: JsonObject, api_version: str) -> Comparison | None:
         """Compare two objects in another version; None when that version is not served."""
         skipped = frozenset(step[2:] for step, node in self.ignored.items() if not node)
         if api_version == self.api_version:
@@ -240,7 +242,7 @@ class Ownership:
         return result
 
     def _settle(
-        self, old: Object, new: Object, book: Book, own: Key | None, *, force: bool
+        self, old: JsonObject, new: JsonObject, book: Book, own: Key | None, *, force: bool
     ) -> tuple[Book, Comparison]:
         """Take from the other managers what a change takes; raises FieldConflicts unless forced."""
         mine = self._compared(old, new, self.api_version)
@@ -279,7 +281,7 @@ class Ownership:
             raise FieldConflicts(conflicts, n_conflicts)
         return settled, mine
 
-    def _pruned(self, merged: Object, book: Book, key: Key, last: Entry | None) -> Object:
+    def _pruned(self, merged: JsonObject, book: Book, key: Key, last: Entry | None) -> JsonObject:
         """Remove what this manager applied last time and nobody wants any more."""
         if last is None or not last.fields:
             return merged
@@ -303,7 +305,7 @@ class Ownership:
         back = self.in_version(pruned, self.api_version)
         return back if back is not None else merged
 
-    def _translated(self, shown: Object, entry: Entry, version: str) -> Fields:
+    def _translated(self, shown: JsonObject, entry: Entry, version: str) -> Fields:
         """Return a manager's fields in another version, as far as the object shows them.
 
         Members keep their names between served versions except where the shape

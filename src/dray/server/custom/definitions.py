@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import ALL_VERBS, APIEXTENSIONS, STATUS_VERBS, Kind, Subresource, kind_of
 from dray.api.reading import DecodeError, read
 from dray.api.schema import Type, struct_of
@@ -28,7 +29,6 @@ from dray.server.custom.structural import Schema, apply_type, prune, with_defaul
 from dray.server.custom.values import validate_value
 from dray.server.discovery import version_priority
 from dray.server.objects import Objects, copy_json, key_of, prefix_of
-from dray.server.reader import Object
 from dray.server.store import Event, StoreError, WriteConflict
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
@@ -45,7 +45,7 @@ class CustomKinds:
         self._publish = publish
         self._kinds: dict[str, Kind] = {}  # name of the definition -> kind
         self._versions: dict[
-            tuple[str, str, str], Object
+            tuple[str, str, str], JsonObject
         ] = {}  # (group, plural, version) -> its part of the spec
         self._types: dict[tuple[str, str, str], Type] = {}
         self._cleaning: set[asyncio.Task[None]] = set()
@@ -84,7 +84,7 @@ class CustomKinds:
                 del self._versions[key]
                 self._types.pop(key, None)
 
-    def _serve(self, definition: Object) -> None:
+    def _serve(self, definition: JsonObject) -> None:
         if not _is_established(definition):
             return
         spec, names = definition["spec"], definition["spec"]["names"]
@@ -108,7 +108,7 @@ class CustomKinds:
         for version in spec["versions"]:
             self._versions[spec["group"], names["plural"], version["name"]] = version
 
-    def _clean_if_deleted(self, definition: Object) -> None:
+    def _clean_if_deleted(self, definition: JsonObject) -> None:
         metadata = definition["metadata"]
         if metadata.get("deletionTimestamp") and CLEANUP in (metadata.get("finalizers") or ()):
             task = asyncio.get_running_loop().create_task(self._clean(metadata["name"]))
@@ -145,7 +145,7 @@ class CustomKinds:
 
     # --- definitions being written -----------------------------------------------
 
-    def prepare_definition(self, new: Object, old: Object | None, now: str) -> None:
+    def prepare_definition(self, new: JsonObject, old: JsonObject | None, now: str) -> None:
         """Decide the status of a definition, and hold it while it has objects."""
         spec, metadata = new.get("spec") or {}, new["metadata"]
         names = {**(spec.get("names") or {})}
@@ -183,7 +183,7 @@ class CustomKinds:
             "storedVersions": list(dict.fromkeys([*(before.get("storedVersions") or ()), *stored])),
         }
 
-    def _rival(self, own: str, group: str, names: Object) -> bool:
+    def _rival(self, own: str, group: str, names: JsonObject) -> bool:
         words = {names.get("kind"), names.get("listKind"), names.get("plural"), names.get("singular")} - {
             None,
             "",
@@ -199,7 +199,7 @@ class CustomKinds:
 
     # --- objects of custom kinds ---------------------------------------------------
 
-    def part(self, kind: Kind, version: str) -> Object | None:
+    def part(self, kind: Kind, version: str) -> JsonObject | None:
         """Return what a definition says about one version; None for built-in kinds."""
         return self._versions.get((kind.group, kind.plural, version))
 
@@ -208,7 +208,7 @@ class CustomKinds:
         part = self.part(kind, version) or {}
         return (part.get("schema") or {}).get("openAPIV3Schema")
 
-    def columns(self, kind: Kind, version: str) -> list[Object] | None:
+    def columns(self, kind: Kind, version: str) -> list[JsonObject] | None:
         """Return the columns that tables of a custom kind show; None for built-in kinds."""
         part = self.part(kind, version)
         return None if part is None else part.get("additionalPrinterColumns") or []
@@ -235,7 +235,7 @@ class CustomKinds:
             return ""
         return part.get("deprecationWarning") or f"{kind.api_version(version)} {kind.kind} is deprecated"
 
-    def read(self, call: Call, body: Any, validation: str) -> Object:
+    def read(self, call: Call, body: Any, validation: str) -> JsonObject:
         """Return the body of a custom kind: known members only, defaults filled in."""
         kind, version = call.route.kind, call.route.version
         if body is None:
@@ -264,7 +264,7 @@ class CustomKinds:
         report_complaints(call, found, validation)
         return {"kind": kind.kind, "apiVersion": kind.api_version(version), "metadata": metadata, **content}
 
-    def unknown_members(self, kind: Kind, version: str, value: Object) -> list[str]:
+    def unknown_members(self, kind: Kind, version: str, value: JsonObject) -> list[str]:
         """Return complaints about members that the schema of a version does not know."""
         content = {
             name: item for name, item in value.items() if name not in ("kind", "apiVersion", "metadata")
@@ -282,7 +282,7 @@ class CustomKinds:
             scale.get("labelSelectorPath", ""),
         )
 
-    def validate(self, kind: Kind, new: Object, old: Object | None) -> list[FieldError]:
+    def validate(self, kind: Kind, new: JsonObject, old: JsonObject | None) -> list[FieldError]:
         """Judge an object of a custom kind by the schema of its storage version."""
         if self.part(kind, kind.storage_version) is None:
             return []
@@ -294,7 +294,7 @@ class CustomKinds:
         return problems + validate_value(self.schema(kind, kind.storage_version), content, "")
 
 
-def _subresources(versions: list[Object]) -> tuple[Subresource, ...]:
+def _subresources(versions: list[JsonObject]) -> tuple[Subresource, ...]:
     offered = [version.get("subresources") or {} for version in versions]
     found: list[Subresource] = []
     if any("scale" in part for part in offered):
@@ -304,6 +304,6 @@ def _subresources(versions: list[Object]) -> tuple[Subresource, ...]:
     return tuple(found)
 
 
-def _is_established(definition: Object) -> bool:
+def _is_established(definition: JsonObject) -> bool:
     conditions = (definition.get("status") or {}).get("conditions") or ()
     return any(found["type"] == "Established" and found["status"] == "True" for found in conditions)

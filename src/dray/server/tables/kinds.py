@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dray.api.json_types import JsonObject
 from dray.api.quantity import QuantityError, canonical_quantity
-from dray.server.reader import Object
 from dray.server.tables import workloads
 from dray.server.tables.ages import UNKNOWN, age
 
 NONE = workloads.NONE
 Cells = list[Any]
-CellsOf = Callable[[Object, float], Cells]  # object, now (epoch seconds) -> cells
+CellsOf = Callable[[JsonObject, float], Cells]  # object, now (epoch seconds) -> cells
 ROLE_LABEL = "node-role.kubernetes.io/"
 
 
@@ -31,7 +31,7 @@ class Column:
     priority: int = 0  # above 0: only in wide output
     description: str = ""
 
-    def definition(self) -> Object:
+    def definition(self) -> JsonObject:
         """Return the column as tables carry it."""
         return {
             "name": self.name,
@@ -65,25 +65,25 @@ def columns(text: str) -> tuple[Column, ...]:
     return tuple(made)
 
 
-def name_and_age(thing: Object, now: float) -> Cells:
+def name_and_age(thing: JsonObject, now: float) -> Cells:
     """Return the row of kinds that have nothing else to show."""
     return [_name(thing), _age(thing, now)]
 
 
-def name_and_creation(thing: Object, now: float) -> Cells:
+def name_and_creation(thing: JsonObject, now: float) -> Cells:
     """Return the row of kinds that clients date themselves."""
     return [_name(thing), thing["metadata"].get("creationTimestamp")]
 
 
-def _name(thing: Object) -> str:
+def _name(thing: JsonObject) -> str:
     return str(thing["metadata"].get("name", ""))
 
 
-def _age(thing: Object, now: float) -> str:
+def _age(thing: JsonObject, now: float) -> str:
     return age(thing["metadata"].get("creationTimestamp"), now)
 
 
-def _node(thing: Object, now: float) -> Cells:
+def _node(thing: JsonObject, now: float) -> Cells:
     status = thing.get("status") or {}
     info = status.get("nodeInfo") or {}
     ready = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), None)
@@ -108,26 +108,26 @@ def _node(thing: Object, now: float) -> Cells:
     ]
 
 
-def _roles(thing: Object) -> list[str]:
+def _roles(thing: JsonObject) -> list[str]:
     labels = thing["metadata"].get("labels") or {}
     roles = {key.removeprefix(ROLE_LABEL) for key in labels if key.startswith(ROLE_LABEL)}
     return sorted({*roles, labels.get("kubernetes.io/role", "")} - {""})
 
 
-def _namespace(thing: Object, now: float) -> Cells:
+def _namespace(thing: JsonObject, now: float) -> Cells:
     return [_name(thing), (thing.get("status") or {}).get("phase", ""), _age(thing, now)]
 
 
-def _config_map(thing: Object, now: float) -> Cells:
+def _config_map(thing: JsonObject, now: float) -> Cells:
     count = len(thing.get("data") or {}) + len(thing.get("binaryData") or {})
     return [_name(thing), count, _age(thing, now)]
 
 
-def _secret(thing: Object, now: float) -> Cells:
+def _secret(thing: JsonObject, now: float) -> Cells:
     return [_name(thing), thing.get("type", ""), len(thing.get("data") or {}), _age(thing, now)]
 
 
-def _quota(thing: Object, now: float) -> Cells:
+def _quota(thing: JsonObject, now: float) -> Cells:
     status = thing.get("status") or {}
     used = status.get("used") or {}
     sides: dict[bool, list[str]] = {True: [], False: []}
@@ -143,7 +143,7 @@ def _quantity(value: Any) -> str:
         return str(value)
 
 
-def _event(thing: Object, now: float) -> Cells:
+def _event(thing: JsonObject, now: float) -> Cells:
     """Show an event of either group: what one calls message, the other calls note."""
     target = thing.get("involvedObject") or thing.get("regarding") or {}
     source = thing.get("source") or thing.get("deprecatedSource") or {}
@@ -175,11 +175,11 @@ def _event(thing: Object, now: float) -> Cells:
     ]
 
 
-def _lease(thing: Object, now: float) -> Cells:
+def _lease(thing: JsonObject, now: float) -> Cells:
     return [_name(thing), (thing.get("spec") or {}).get("holderIdentity") or "", _age(thing, now)]
 
 
-def _budget(thing: Object, now: float) -> Cells:
+def _budget(thing: JsonObject, now: float) -> Cells:
     spec = thing.get("spec") or {}
     bounds = [
         "N/A" if spec.get(part) is None else str(spec[part]) for part in ("minAvailable", "maxUnavailable")
@@ -187,7 +187,7 @@ def _budget(thing: Object, now: float) -> Cells:
     return [_name(thing), *bounds, (thing.get("status") or {}).get("disruptionsAllowed", 0), _age(thing, now)]
 
 
-def _binding(thing: Object, now: float) -> Cells:
+def _binding(thing: JsonObject, now: float) -> Cells:
     role = thing.get("roleRef") or {}
     by_kind: dict[str, list[str]] = {"User": [], "Group": [], "ServiceAccount": []}
     for subject in thing.get("subjects") or ():
@@ -199,7 +199,7 @@ def _binding(thing: Object, now: float) -> Cells:
     return [_name(thing), f"{role.get('kind', '')}/{role.get('name', '')}", _age(thing, now), *shown]
 
 
-def _definition(thing: Object, now: float) -> Cells:
+def _definition(thing: JsonObject, now: float) -> Cells:
     spec = thing.get("spec") or {}
     names = spec.get("names") or {}
     versions = sorted(
@@ -221,7 +221,7 @@ def _definition(thing: Object, now: float) -> Cells:
     ]
 
 
-def _claim(thing: Object, now: float) -> Cells:
+def _claim(thing: JsonObject, now: float) -> Cells:
     status, deleted = thing.get("status") or {}, bool(thing["metadata"].get("deletionTimestamp"))
     states = ["deleted"] if deleted else []
     if status.get("allocation") is not None:
@@ -233,20 +233,20 @@ def _claim(thing: Object, now: float) -> Cells:
     return [_name(thing), ",".join(states), _age(thing, now)]
 
 
-def _resource_slice(thing: Object, now: float) -> Cells:
+def _resource_slice(thing: JsonObject, now: float) -> Cells:
     spec = thing.get("spec") or {}
     pool = (spec.get("pool") or {}).get("name", "")
     return [_name(thing), spec.get("nodeName") or "", spec.get("driver", ""), pool, _age(thing, now)]
 
 
-def _taint_rule(thing: Object, now: float) -> Cells:
+def _taint_rule(thing: JsonObject, now: float) -> Cells:
     taint = (thing.get("spec") or {}).get("taint") or {}
     added = age(taint["timeAdded"], now) if taint.get("timeAdded") else ""
     shown = [taint.get(part, "") for part in ("key", "value", "effect")]
     return [_name(thing), *shown, added, _age(thing, now)]
 
 
-def _pool_status(thing: Object, now: float) -> Cells:
+def _pool_status(thing: JsonObject, now: float) -> Cells:
     driver = (thing.get("spec") or {}).get("driver", "")
     status = thing.get("status")
     if status is None:
@@ -269,7 +269,7 @@ def _pool_status(thing: Object, now: float) -> Cells:
     return [_name(thing), driver, *sums, count, state, completed]
 
 
-def _priority_class(thing: Object, now: float) -> Cells:
+def _priority_class(thing: JsonObject, now: float) -> Cells:
     return [
         _name(thing),
         thing.get("value", 0),
@@ -279,7 +279,7 @@ def _priority_class(thing: Object, now: float) -> Cells:
     ]
 
 
-def _pod_group(thing: Object, now: float) -> Cells:
+def _pod_group(thing: JsonObject, now: float) -> Cells:
     spec = thing.get("spec") or {}
     conditions = {c.get("type"): c for c in (thing.get("status") or {}).get("conditions") or ()}
     state = "Pending"

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from dray.api.json_types import JsonObject
 from dray.api.kinds import META, Kind
-from dray.server.reader import Object
 from dray.server.tables.ages import UNKNOWN, epoch, human_duration
 from dray.server.tables.json_path import find
 from dray.server.tables.kinds import LAYOUTS, NAME_AND_CREATION, Column, Layout, columns
@@ -31,11 +31,11 @@ class Tables:
         self,
         kind: Kind,
         version: str,
-        objects: Sequence[Object],
-        metadata: Object,
+        objects: Sequence[JsonObject],
+        metadata: JsonObject,
         include: str,
         table_version: str,
-    ) -> Object:
+    ) -> JsonObject:
         """Return a Table of objects (in the version that was asked for).
 
         `include` says what a row carries of its object: Metadata, Object or None.
@@ -44,9 +44,9 @@ class Tables:
         now = self.now().timestamp()
         api_version = f"{META}/{table_version}"
         conditions = pod_conditions if (kind.group, kind.plural) == ("", "pods") else None
-        rows: list[Object] = []
+        rows: list[JsonObject] = []
         for thing in objects:
-            row: Object = {"cells": layout.cells(thing, now)}
+            row: JsonObject = {"cells": layout.cells(thing, now)}
             marks = conditions(thing) if conditions is not None else None
             if marks:
                 row["conditions"] = marks
@@ -83,7 +83,7 @@ def custom_layout(definitions: Sequence[Mapping[str, Any]]) -> Layout:
         for definition in definitions
     ]
 
-    def cells(thing: Object, now: float) -> list[Any]:
+    def cells(thing: JsonObject, now: float) -> list[Any]:
         found = (find(definition.get("jsonPath", ""), thing) for definition in definitions)
         values = (_cell(column.type, results, now) for column, results in zip(made, found, strict=True))
         return [thing["metadata"].get("name", ""), *values]
@@ -91,7 +91,7 @@ def custom_layout(definitions: Sequence[Mapping[str, Any]]) -> Layout:
     return Layout((*columns("Name"), *made), cells)
 
 
-def _included(thing: Object, include: str, api_version: str) -> Object | None:
+def _included(thing: JsonObject, include: str, api_version: str) -> JsonObject | None:
     if include == "None":
         return None
     if include == "Object":

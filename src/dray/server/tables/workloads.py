@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dray.server.reader import Object
+from dray.api.json_types import JsonObject
 from dray.server.tables.ages import age, epoch, human_duration
 
 NONE = "<none>"
 Cells = list[Any]
 
 
-def pod_cells(pod: Object, now: float) -> Cells:
+def pod_cells(pod: JsonObject, now: float) -> Cells:
     """Return name, readiness, state, restarts, age and, wide, address, node and gates."""
     spec, status, metadata = pod.get("spec") or {}, pod.get("status") or {}, pod["metadata"]
     init = _InitProgress(spec, status)
@@ -49,7 +49,7 @@ def pod_cells(pod: Object, now: float) -> Cells:
     ]
 
 
-def pod_conditions(pod: Object) -> list[Object] | None:
+def pod_conditions(pod: JsonObject) -> list[JsonObject] | None:
     """Return the row conditions by which clients grey out finished pods."""
     phase = (pod.get("status") or {}).get("phase")
     text = {"Succeeded": "The pod has completed successfully.", "Failed": "The pod failed."}.get(phase or "")
@@ -58,7 +58,7 @@ def pod_conditions(pod: Object) -> list[Object] | None:
     return [{"type": "Completed", "status": "True", "reason": phase, "message": text}]
 
 
-def deployment_cells(thing: Object, now: float) -> Cells:
+def deployment_cells(thing: JsonObject, now: float) -> Cells:
     """Return the row of a Deployment."""
     spec, status = thing.get("spec") or {}, thing.get("status") or {}
     return [
@@ -72,7 +72,7 @@ def deployment_cells(thing: Object, now: float) -> Cells:
     ]
 
 
-def replica_set_cells(thing: Object, now: float) -> Cells:
+def replica_set_cells(thing: JsonObject, now: float) -> Cells:
     """Return the row of a ReplicaSet."""
     spec, status = thing.get("spec") or {}, thing.get("status") or {}
     return [
@@ -86,7 +86,7 @@ def replica_set_cells(thing: Object, now: float) -> Cells:
     ]
 
 
-def daemon_set_cells(thing: Object, now: float) -> Cells:
+def daemon_set_cells(thing: JsonObject, now: float) -> Cells:
     """Return the row of a DaemonSet."""
     spec, status = thing.get("spec") or {}, thing.get("status") or {}
     node_selector = ((spec.get("template") or {}).get("spec") or {}).get("nodeSelector") or {}
@@ -107,7 +107,7 @@ def daemon_set_cells(thing: Object, now: float) -> Cells:
     ]
 
 
-def job_cells(thing: Object, now: float) -> Cells:
+def job_cells(thing: JsonObject, now: float) -> Cells:
     """Return the row of a Job."""
     spec, status = thing.get("spec") or {}, thing.get("status") or {}
     succeeded, parallelism = status.get("succeeded", 0), spec.get("parallelism") or 0
@@ -150,7 +150,7 @@ def selector_text(selector: Mapping[str, Any] | None) -> str:
 class _InitProgress:
     """How far the init containers are; `state` is empty when they are done."""
 
-    def __init__(self, spec: Object, status: Object) -> None:
+    def __init__(self, spec: JsonObject, status: JsonObject) -> None:
         containers = spec.get("initContainers") or []
         self.sidecars = {c.get("name") for c in containers if c.get("restartPolicy") == "Always"}
         self.state, self.ready, self.restarts, self.sidecar_restarts = "", 0, 0, 0
@@ -180,7 +180,7 @@ class _InitProgress:
 class _Containers:
     """What the containers of a pod say about its state."""
 
-    def __init__(self, status: Object, state: str) -> None:
+    def __init__(self, status: JsonObject, state: str) -> None:
         self.state, self.ready, self.restarts, self.last_restart = state, 0, 0, 0.0
         running, error = False, ""
         for container in reversed(status.get("containerStatuses") or ()):
@@ -206,19 +206,19 @@ class _Containers:
                 self.state = "NotReady"
 
 
-def _phase(status: Object) -> str:
+def _phase(status: JsonObject) -> str:
     conditions = status.get("conditions") or ()
     if any(c.get("type") == "PodScheduled" and c.get("reason") == "SchedulingGated" for c in conditions):
         return "SchedulingGated"
     return str(status.get("reason") or status.get("phase") or "")
 
 
-def _states(container: Object) -> tuple[Object | None, Object]:
+def _states(container: JsonObject) -> tuple[JsonObject | None, JsonObject]:
     state = container.get("state") or {}
     return state.get("terminated"), state.get("waiting") or {}
 
 
-def _end_reason(terminated: Object) -> str:
+def _end_reason(terminated: JsonObject) -> str:
     if terminated.get("reason"):
         return str(terminated["reason"])
     if terminated.get("signal"):
@@ -226,17 +226,17 @@ def _end_reason(terminated: Object) -> str:
     return f"ExitCode:{terminated.get('exitCode', 0)}"
 
 
-def _last_end(container: Object) -> float:
+def _last_end(container: JsonObject) -> float:
     finished = ((container.get("lastState") or {}).get("terminated") or {}).get("finishedAt")
     return (epoch(finished) or 0.0) if finished else 0.0
 
 
-def _has_condition(status: Object, wanted: str) -> bool:
-    conditions: Iterable[Object] = status.get("conditions") or ()
+def _has_condition(status: JsonObject, wanted: str) -> bool:
+    conditions: Iterable[JsonObject] = status.get("conditions") or ()
     return any(c.get("type") == wanted and c.get("status") == "True" for c in conditions)
 
 
-def _gates(spec: Object, status: Object) -> str:
+def _gates(spec: JsonObject, status: JsonObject) -> str:
     gates = spec.get("readinessGates") or ()
     if not gates:
         return NONE
@@ -244,17 +244,17 @@ def _gates(spec: Object, status: Object) -> str:
     return f"{passed}/{len(gates)}"
 
 
-def _replicas(spec: Object) -> int:
+def _replicas(spec: JsonObject) -> int:
     replicas = spec.get("replicas")
     return 1 if replicas is None else int(replicas)
 
 
-def _container_cells(spec: Object) -> list[str]:
+def _container_cells(spec: JsonObject) -> list[str]:
     containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or ()
     return [",".join(container.get(part, "") for container in containers) for part in ("name", "image")]
 
 
-def _job_state(thing: Object, status: Object) -> str:
+def _job_state(thing: JsonObject, status: JsonObject) -> str:
     for condition, shown in (("Complete", "Complete"), ("Failed", "Failed")):
         if _has_condition(status, condition):
             return shown

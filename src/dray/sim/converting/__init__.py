@@ -13,10 +13,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
+from dray.api.json_types import JsonObject
 from dray.api.quantity import QuantityError, parse_quantity
 from dray.drivers.hardware import device_classes
 from dray.sim.converting.pods import convert_pod
@@ -25,7 +25,6 @@ from dray.sim.pod_templates import pod_templates
 
 __all__ = ["Conversion", "Converted", "convert_objects"]
 
-Object = dict[str, Any]
 _QUOTA_SUFFIX = "deviceclass.resource.k8s.io/devices"
 
 
@@ -33,7 +32,7 @@ _QUOTA_SUFFIX = "deviceclass.resource.k8s.io/devices"
 class Converted:
     """One object of the result, with what there is to say about it."""
 
-    obj: Object
+    obj: JsonObject
     notes: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
 
@@ -46,7 +45,7 @@ class Conversion:
     changed: int = 0  # objects that use DRA now
 
     @property
-    def objects(self) -> list[Object]:
+    def objects(self) -> list[JsonObject]:
         """Return the objects in an order in which they can be applied."""
         return [result.obj for result in self.results]
 
@@ -62,7 +61,7 @@ class Conversion:
 
 
 def convert_objects(
-    objects: Iterable[Object],
+    objects: Iterable[JsonObject],
     *,
     mapped: dict[str, str] | None = None,
     known_classes: frozenset[str] | None = None,
@@ -90,7 +89,7 @@ def convert_objects(
     return conversion
 
 
-def _convert_workload(obj: Object, mapped: dict[str, str], conversion: Conversion) -> set[str]:
+def _convert_workload(obj: JsonObject, mapped: dict[str, str], conversion: Conversion) -> set[str]:
     metadata = obj.get("metadata") if isinstance(obj.get("metadata"), dict) else {}
     assert metadata is not None
     base = str(metadata.get("name") or str(metadata.get("generateName") or "pod").rstrip("-"))
@@ -113,8 +112,8 @@ def _convert_workload(obj: Object, mapped: dict[str, str], conversion: Conversio
     return classes
 
 
-def _claim_template(name: str, metadata: Object, requests: list[Object]) -> Object:
-    meta: Object = {"name": name}
+def _claim_template(name: str, metadata: JsonObject, requests: list[JsonObject]) -> JsonObject:
+    meta: JsonObject = {"name": name}
     if metadata.get("namespace"):
         meta["namespace"] = metadata["namespace"]
     return {
@@ -125,7 +124,7 @@ def _claim_template(name: str, metadata: Object, requests: list[Object]) -> Obje
     }
 
 
-def _device_class(name: str) -> Object:
+def _device_class(name: str) -> JsonObject:
     """Return the class that the driver's installation would bring, or a plain one for its driver."""
     for found in device_classes():
         if found.metadata.name == name:
@@ -141,7 +140,7 @@ def _device_class(name: str) -> Object:
     }
 
 
-def _convert_quota(obj: Object, mapped: dict[str, str]) -> Converted:
+def _convert_quota(obj: JsonObject, mapped: dict[str, str]) -> Converted:
     """Let a quota count claims too: as many devices per class as it allowed of the resource."""
     hard = (obj.get("spec") or {}).get("hard")
     notes: list[str] = []

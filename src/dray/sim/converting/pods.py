@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dray.api.json_types import JsonObject
 from dray.api.quantity import QuantityError, parse_quantity
 from dray.sim.converting.labels import ABOUT_DEVICES, IMPLIED, RULES, expression_for, is_implied
 from dray.sim.converting.resources import (
@@ -26,8 +27,6 @@ from dray.sim.converting.resources import (
 )
 from dray.sim.pod_templates import containers_of
 
-Object = dict[str, Any]
-
 
 @dataclass(slots=True)
 class Wanted:
@@ -36,7 +35,7 @@ class Wanted:
     resource: str
     request: DeviceRequest
     count: int
-    container: Object
+    container: JsonObject
     is_init: bool  # runs before the others, and gives the devices back
     request_name: str = ""
 
@@ -45,13 +44,13 @@ class Wanted:
 class PodChange:
     """What became of a pod."""
 
-    requests: list[Object] = field(default_factory=list)  # of the claim; empty: nothing to convert
+    requests: list[JsonObject] = field(default_factory=list)  # of the claim; empty: nothing to convert
     classes: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)  # what could not be carried over
 
 
-def convert_pod(spec: Object, template_name: str, mapped: dict[str, str]) -> PodChange:
+def convert_pod(spec: JsonObject, template_name: str, mapped: dict[str, str]) -> PodChange:
     """Change a pod's spec in place to use a claim from the named template."""
     change = PodChange()
     wanted = _collect(spec, mapped, change)
@@ -77,7 +76,7 @@ def convert_pod(spec: Object, template_name: str, mapped: dict[str, str]) -> Pod
 # --- counting -------------------------------------------------------------------------------
 
 
-def _collect(spec: Object, mapped: dict[str, str], change: PodChange) -> list[Wanted]:
+def _collect(spec: JsonObject, mapped: dict[str, str], change: PodChange) -> list[Wanted]:
     wanted: list[Wanted] = []
     for path, container in containers_of(spec):
         is_init = path.startswith("initContainers") and container.get("restartPolicy") != "Always"
@@ -109,12 +108,12 @@ def _collect(spec: Object, mapped: dict[str, str], change: PodChange) -> list[Wa
     return wanted
 
 
-def _amounts(resources: Object, word: str) -> Object:
+def _amounts(resources: JsonObject, word: str) -> JsonObject:
     found = resources.get(word)
     return found if isinstance(found, dict) else {}
 
 
-def _take_shares(limits: Object, requests: Object) -> dict[str, str]:
+def _take_shares(limits: JsonObject, requests: JsonObject) -> dict[str, str]:
     """Take the amounts of shared devices out of a container's resources."""
     shares = {}
     for resource, (name, form) in SHARES.items():
@@ -144,7 +143,7 @@ def _count(limit: Any, request: Any, resource: str, who: str, change: PodChange)
     return int(number)
 
 
-def _tidy(container: Object, resources: Object) -> None:
+def _tidy(container: JsonObject, resources: JsonObject) -> None:
     for word in ("limits", "requests"):
         if resources.get(word) == {}:
             del resources[word]
@@ -206,13 +205,13 @@ def _unique(name: str, taken: list[str]) -> str:
     return f"{name}-{number}"
 
 
-def _free_name(spec: Object) -> str:
+def _free_name(spec: JsonObject) -> str:
     taken = [str(entry.get("name")) for entry in spec.get("resourceClaims") or []]
     return _unique("devices", taken)
 
 
-def _claim_request(entry: Wanted, conditions: dict[str, list[str]]) -> Object:
-    exactly: Object = {"deviceClassName": entry.request.device_class}
+def _claim_request(entry: Wanted, conditions: dict[str, list[str]]) -> JsonObject:
+    exactly: JsonObject = {"deviceClassName": entry.request.device_class}
     expressions = [*entry.request.selectors, *conditions.get(entry.request.driver, [])]
     if expressions:
         exactly["selectors"] = [{"cel": {"expression": text}} for text in expressions]
@@ -226,7 +225,7 @@ def _claim_request(entry: Wanted, conditions: dict[str, list[str]]) -> Object:
 # --- node labels ------------------------------------------------------------------------------
 
 
-def _take_conditions(spec: Object, drivers: set[str], change: PodChange) -> dict[str, list[str]]:
+def _take_conditions(spec: JsonObject, drivers: set[str], change: PodChange) -> dict[str, list[str]]:
     """Move conditions on device labels out of the pod; return the expressions by driver."""
     found: dict[str, list[str]] = {}
     selector = spec.get("nodeSelector")
@@ -266,7 +265,9 @@ def _translate(
     return None
 
 
-def _take_affinity(spec: Object, drivers: set[str], change: PodChange, found: dict[str, list[str]]) -> None:
+def _take_affinity(
+    spec: JsonObject, drivers: set[str], change: PodChange, found: dict[str, list[str]]
+) -> None:
     affinity = spec.get("affinity")
     node_affinity = affinity.get("nodeAffinity") if isinstance(affinity, dict) else None
     if not isinstance(node_affinity, dict):
@@ -295,7 +296,7 @@ def _take_affinity(spec: Object, drivers: set[str], change: PodChange, found: di
             del spec["affinity"]
 
 
-def _take_term(term: Object, drivers: set[str], change: PodChange, found: dict[str, list[str]]) -> None:
+def _take_term(term: JsonObject, drivers: set[str], change: PodChange, found: dict[str, list[str]]) -> None:
     left = []
     for expression in term.get("matchExpressions") or []:
         outcome = _translate(*_parts(expression), drivers, change)
@@ -309,8 +310,8 @@ def _take_term(term: Object, drivers: set[str], change: PodChange, found: dict[s
 
 
 def _take_alternatives(
-    node_affinity: Object,
-    terms: list[Object],
+    node_affinity: JsonObject,
+    terms: list[JsonObject],
     drivers: set[str],
     change: PodChange,
     found: dict[str, list[str]],
@@ -341,7 +342,7 @@ def _take_alternatives(
     del node_affinity["requiredDuringSchedulingIgnoredDuringExecution"]
 
 
-def _parts(expression: Object) -> tuple[str, str, list[str]]:
+def _parts(expression: JsonObject) -> tuple[str, str, list[str]]:
     values = [str(value) for value in expression.get("values") or []]
     return str(expression.get("key")), str(expression.get("operator")), values
 
@@ -349,7 +350,7 @@ def _parts(expression: Object) -> tuple[str, str, list[str]]:
 # --- remarks ----------------------------------------------------------------------------------
 
 
-def _remark(spec: Object, wanted: list[Wanted], change: PodChange) -> None:
+def _remark(spec: JsonObject, wanted: list[Wanted], change: PodChange) -> None:
     """Note what the pod may have relied on beside its resources."""
     keys = {str(toleration.get("key")) for toleration in spec.get("tolerations") or []}
     everything = any(

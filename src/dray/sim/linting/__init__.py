@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.api.features import Features
+from dray.api.json_types import JsonObject
 from dray.sim.linting.documents import Document, SyntaxProblem, read_documents
 from dray.sim.linting.findings import CODES, ERROR, INFO, WARNING, Finding, Problem, error
 from dray.sim.linting.fitting import Devices, Fitting, check_selectors
@@ -27,7 +28,6 @@ from dray.sim.snapshot import Snapshot
 
 __all__ = ["CODES", "ERROR", "INFO", "WARNING", "Finding", "Report", "lint"]
 
-Object = dict[str, Any]
 _HOPELESS = frozenset({"matches-nothing", "unknown-attribute"})  # warnings that say all about fitting, too
 
 
@@ -70,7 +70,7 @@ class _Run:
         self.namespace = namespace
         self.ignored = ignored
         self.report = Report()
-        self.judged: list[tuple[Document, Object]] = []
+        self.judged: list[tuple[Document, JsonObject]] = []
         self.wrong: set[int] = set()  # documents (by position in `judged`) with errors of their own
 
     def check(self, files: Mapping[str, bytes]) -> Report:
@@ -140,7 +140,7 @@ class _Run:
                 if not self._has_hopeless_claims(pod):
                     self._tell(position, document, fitting.check_pod(pod, template.path))
 
-    def _has_hopeless_claims(self, pod: Object) -> bool:
+    def _has_hopeless_claims(self, pod: JsonObject) -> bool:
         """Say whether a claim of the pod was already found wanting: one finding is enough."""
         namespace = pod["metadata"]["namespace"]
         names = {

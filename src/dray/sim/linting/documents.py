@@ -19,8 +19,6 @@ import yaml
 from dray.api.parsing import ParseError, decode_text, parse_json
 from dray.api.yaml_text import compose_documents, load_documents
 
-Object = dict[str, Any]
-
 _LINE = re.compile(r"line (\d+), column (\d+)")
 _INDEX = re.compile(r"\[(\d+)\]")
 # Steps that exist in one version's shape only: paths of validation are those of v1.

@@ -14,6 +14,7 @@ from typing import Any
 
 from dray.allocator import AllocationError, Explanation
 from dray.api.features import Features
+from dray.api.json_types import JsonObject
 from dray.api.resource import ResourceClaim
 from dray.api.semver import Semver
 from dray.cel import CelError, CompileError, DeviceInput, Program, compile_selector, explain_false
@@ -27,7 +28,6 @@ from dray.sim.linting.references import Known
 from dray.sim.linting.selectors import compared_with_text, is_guarded, version_hint
 from dray.sim.snapshot import Snapshot, SnapshotError
 
-Object = dict[str, Any]
 _MOST_REASONS = 3
 
 
@@ -88,7 +88,9 @@ def _published(maps: Iterable[dict[Any, Any]]) -> dict[tuple[str, str], list[obj
 # --- selectors on devices -------------------------------------------------------------------
 
 
-def check_selectors(stored: Object, known: Known, devices: Devices, features: Features) -> Iterator[Problem]:
+def check_selectors(
+    stored: JsonObject, known: Known, devices: Devices, features: Features
+) -> Iterator[Problem]:
     """Yield what the devices of the cluster say about an object's selectors."""
     if stored.get("kind") == "DeviceClass":
         yield from _class_problems(stored, devices, features)
@@ -113,7 +115,7 @@ def check_selectors(stored: Object, known: Known, devices: Devices, features: Fe
                 )
 
 
-def _class_problems(stored: Object, devices: Devices, features: Features) -> Iterator[Problem]:
+def _class_problems(stored: JsonObject, devices: Devices, features: Features) -> Iterator[Problem]:
     among: list[int] = list(range(len(devices.inputs)))
     for place in selectors_of(stored):
         program = compiled(place.expression, features)
@@ -124,7 +126,7 @@ def _class_problems(stored: Object, devices: Devices, features: Features) -> Ite
 
 
 def _request_problems(
-    path: str, request: Object, known: Known, devices: Devices, features: Features
+    path: str, request: JsonObject, known: Known, devices: Devices, features: Features
 ) -> Iterator[Problem]:
     class_name = str(request.get("deviceClassName") or "")
     device_class = known.classes.get(class_name)
@@ -331,7 +333,7 @@ def emptied(cluster: Snapshot) -> Snapshot:
 class Fitting:
     """Asks the scheduler whether objects fit an empty cluster."""
 
-    def __init__(self, cluster: Snapshot, files: Iterable[Object]) -> None:
+    def __init__(self, cluster: Snapshot, files: Iterable[JsonObject]) -> None:
         snapshot = emptied(cluster)
         kinds = ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "DeviceTaintRule")
         extra = Snapshot(features=cluster.features)
@@ -341,7 +343,7 @@ class Fitting:
         self.cluster = OfflineCluster(snapshot.merged(extra))
         self.features = cluster.features
 
-    def check_claim(self, stored: Object) -> Iterator[Problem]:
+    def check_claim(self, stored: JsonObject) -> Iterator[Problem]:
         """Yield why a claim or a template's claims can never be allocated."""
         found = claim_spec_of(stored)
         if found is None:
@@ -370,7 +372,7 @@ class Fitting:
                 "ask for less, or try other hardware with `dray whatif --add-node PROFILE`",
             )
 
-    def check_pod(self, pod: Object, path: str) -> Iterator[Problem]:
+    def check_pod(self, pod: JsonObject, path: str) -> Iterator[Problem]:
         """Yield why a pod can never be placed, when its claims alone could."""
         holder = Snapshot(features=self.features)
         try:
@@ -419,11 +421,11 @@ def shortfall(explanation: Explanation) -> str:
     return hints[0] if hints else "the requests together find no devices"
 
 
-def _class_names(stored: Object) -> list[str]:
+def _class_names(stored: JsonObject) -> list[str]:
     return [str(request.get("deviceClassName")) for _, request in exact_requests(stored)]
 
 
-def _claim_of(body: Object) -> ResourceClaim | None:
+def _claim_of(body: JsonObject) -> ResourceClaim | None:
     holder = Snapshot()
     try:
         holder.add(body)

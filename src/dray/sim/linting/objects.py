@@ -13,6 +13,7 @@ from dray.api.conversion import convert
 from dray.api.defaults import apply_defaults
 from dray.api.features import Features
 from dray.api.gating import GATED_FIELDS, drop_disabled_fields
+from dray.api.json_types import JsonObject
 from dray.api.kinds import KINDS, RESOURCE, Kind, kind_of, split_api_version
 from dray.api.reading import DecodeError, drop_empty, read
 from dray.api.schema import schema_of
@@ -28,8 +29,6 @@ from dray.sim.linting.findings import INFO, WARNING, Problem, below, error, info
 from dray.sim.linting.selectors import check_selector
 from dray.sim.linting.shapes import check_shape
 from dray.sim.pod_templates import containers_of, pod_templates
-
-Object = dict[str, Any]
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)  # stands in for times that defaults would set
 
@@ -51,10 +50,10 @@ class Judged:
     """An object after all that can be said about it alone."""
 
     problems: list[Problem]
-    stored: Object | None  # in the shape of storage; None when it cannot be read at all
+    stored: JsonObject | None  # in the shape of storage; None when it cannot be read at all
 
 
-def judge(obj: Object, features: Features, namespace: str) -> Judged:
+def judge(obj: JsonObject, features: Features, namespace: str) -> Judged:
     """Check one object offline."""
     group, version = split_api_version(str(obj.get("apiVersion") or ""))
     name = str(obj.get("kind"))
@@ -99,7 +98,7 @@ def judge(obj: Object, features: Features, namespace: str) -> Judged:
     return Judged(problems, stored)
 
 
-def _judge_unknown(obj: Object, group: str, name: str, features: Features, namespace: str) -> Judged:
+def _judge_unknown(obj: JsonObject, group: str, name: str, features: Features, namespace: str) -> Judged:
     problems = []
     # A wrong group is the likeliest reason why a well-known kind is unknown.
     near = next((row for row in KINDS if row.is_stored and row.kind.lower() == name.lower()), None)
@@ -127,7 +126,9 @@ def _judge_unknown(obj: Object, group: str, name: str, features: Features, names
     return Judged(problems, None)
 
 
-def _stored(kind: Kind, version: str, obj: Object, namespace: str, problems: list[Problem]) -> Object | None:
+def _stored(
+    kind: Kind, version: str, obj: JsonObject, namespace: str, problems: list[Problem]
+) -> JsonObject | None:
     """Read, default and convert, as the server does before it validates."""
     try:
         stored, _complaints = read(
@@ -146,7 +147,7 @@ def _stored(kind: Kind, version: str, obj: Object, namespace: str, problems: lis
     return convert(kind.group, kind.kind, stored, version, kind.storage_version)
 
 
-def _gated(kind: Kind, stored: Object, features: Features) -> Iterator[Problem]:
+def _gated(kind: Kind, stored: JsonObject, features: Features) -> Iterator[Problem]:
     for rule in GATED_FIELDS.get((kind.group, kind.kind), ()):
         if features.issuperset(rule.gates):
             continue
@@ -181,7 +182,7 @@ def _present(value: Any, steps: list[str], path: str) -> Iterator[str]:
 
 
 def _validated(
-    kind: Kind, stored: Object, features: Features, shape_problems: list[Problem]
+    kind: Kind, stored: JsonObject, features: Features, shape_problems: list[Problem]
 ) -> Iterator[Problem]:
     context = ValidationContext(features, Checker(features), kind.storage_version)
     key = kind_key(kind.group, kind.kind)
@@ -198,7 +199,7 @@ def _validated(
         yield Problem(WARNING, "invalid", text.partition(":")[0], text)
 
 
-def _advice(stored: Object, field: str, message: str) -> str:
+def _advice(stored: JsonObject, field: str, message: str) -> str:
     """Say what to write instead, for refusals that puzzle people."""
     if field.endswith(("matchAttribute", "distinctAttribute")) and "fully qualified" in message:
         value = str(value_at(stored, field) or "")
@@ -241,7 +242,7 @@ class SelectorPlace:
     derived: bool = False
 
 
-def claim_spec_of(stored: Object) -> tuple[str, Object] | None:
+def claim_spec_of(stored: JsonObject) -> tuple[str, JsonObject] | None:
     """Return the spec of a claim or a template, with its path."""
     spec = stored.get("spec") or {}
     if stored.get("kind") == "ResourceClaim":
@@ -251,7 +252,7 @@ def claim_spec_of(stored: Object) -> tuple[str, Object] | None:
     return None
 
 
-def exact_requests(stored: Object) -> Iterator[tuple[str, Object]]:
+def exact_requests(stored: JsonObject) -> Iterator[tuple[str, JsonObject]]:
     """Yield every `exactly` and every alternative of a claim or template, with its path."""
     found = claim_spec_of(stored)
     if found is None:
@@ -265,7 +266,7 @@ def exact_requests(stored: Object) -> Iterator[tuple[str, Object]]:
             yield f"{place}.firstAvailable[{number}]", alternative
 
 
-def selectors_of(stored: Object) -> Iterator[SelectorPlace]:
+def selectors_of(stored: JsonObject) -> Iterator[SelectorPlace]:
     """Yield the expressions of a claim, template or class."""
     if stored.get("kind") == "DeviceClass":
         yield from _expressions("spec", stored.get("spec") or {}, "")
@@ -277,13 +278,13 @@ def selectors_of(stored: Object) -> Iterator[SelectorPlace]:
             yield SelectorPlace(place, expression, "", derived=True)
 
 
-def _expressions(path: str, holder: Object, class_name: str) -> Iterator[SelectorPlace]:
+def _expressions(path: str, holder: JsonObject, class_name: str) -> Iterator[SelectorPlace]:
     for index, selector in enumerate(holder.get("selectors") or []):
         expression = ((selector or {}).get("cel") or {}).get("expression") or ""
         yield SelectorPlace(f"{path}.selectors[{index}].cel.expression", expression, class_name)
 
 
-def _selector_problems(stored: Object, features: Features) -> Iterator[Problem]:
+def _selector_problems(stored: JsonObject, features: Features) -> Iterator[Problem]:
     for place in selectors_of(stored):
         yield from check_selector(place.expression, place.path, features, derived=place.derived)[0]
 
@@ -291,7 +292,7 @@ def _selector_problems(stored: Object, features: Features) -> Iterator[Problem]:
 # --- habits ---------------------------------------------------------------------------------
 
 
-def _habits(stored: Object) -> Iterator[Problem]:
+def _habits(stored: JsonObject) -> Iterator[Problem]:
     """Yield what is valid and yet does not do what its author wants."""
     if stored.get("kind") == "DeviceTaintRule":
         spec = stored.get("spec") or {}
@@ -309,7 +310,7 @@ def _habits(stored: Object) -> Iterator[Problem]:
             yield replace(problem, path=template.below(problem.path))
 
 
-def _pod_habits(spec: Object) -> Iterator[Problem]:
+def _pod_habits(spec: JsonObject) -> Iterator[Problem]:
     names = [str(entry.get("name")) for entry in spec.get("resourceClaims") or []]
     used: set[str] = set()
     for path, container in containers_of(spec):

@@ -5,15 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
+from dray.api.json_types import JsonObject
 from dray.api.validation import check_admin_access
 from dray.sim.linting.findings import Problem, error, warning
 from dray.sim.linting.objects import claim_spec_of, exact_requests
 from dray.sim.pod_templates import PodTemplate, containers_of, pod_templates
 from dray.sim.snapshot import Snapshot
 
-Object = dict[str, Any]
 Key = tuple[str, str]  # namespace, name
 
 
@@ -21,13 +20,13 @@ Key = tuple[str, str]  # namespace, name
 class Known:
     """Every object that the manifests may refer to: those of the files, and those of the cluster."""
 
-    claims: dict[Key, Object] = field(default_factory=dict)
-    templates: dict[Key, Object] = field(default_factory=dict)
-    classes: dict[str, Object] = field(default_factory=dict)
+    claims: dict[Key, JsonObject] = field(default_factory=dict)
+    templates: dict[Key, JsonObject] = field(default_factory=dict)
+    classes: dict[str, JsonObject] = field(default_factory=dict)
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)  # name -> labels
     is_complete: bool = False  # a cluster is at hand: what is not here does not exist
 
-    def add(self, stored: Object) -> None:
+    def add(self, stored: JsonObject) -> None:
         """Take in an object in the shape of storage."""
         metadata = stored.get("metadata") or {}
         name, namespace = str(metadata.get("name") or ""), str(metadata.get("namespace") or "default")
@@ -42,7 +41,7 @@ class Known:
                 self.namespaces[name] = metadata.get("labels") or {}
 
     @classmethod
-    def of(cls, files: Iterable[Object], cluster: Snapshot | None) -> Known:
+    def of(cls, files: Iterable[JsonObject], cluster: Snapshot | None) -> Known:
         """Collect; objects of the files replace those of the cluster."""
         known = cls(is_complete=cluster is not None)
         for obj in cluster.objects if cluster is not None else ():
@@ -52,7 +51,7 @@ class Known:
         return known
 
 
-def check_references(stored: Object, known: Known) -> Iterator[Problem]:
+def check_references(stored: JsonObject, known: Known) -> Iterator[Problem]:
     """Yield references that lead nowhere, as far as that can be known."""
     metadata = stored.get("metadata") or {}
     namespace = str(metadata.get("namespace") or "default")
@@ -74,7 +73,7 @@ def check_references(stored: Object, known: Known) -> Iterator[Problem]:
 
 
 def _pod_references(template: PodTemplate, namespace: str, known: Known) -> Iterator[Problem]:
-    found_by_entry: dict[str, Object] = {}
+    found_by_entry: dict[str, JsonObject] = {}
     for index, entry in enumerate(template.spec.get("resourceClaims") or []):
         path = template.below(f"spec.resourceClaims[{index}]")
         for word, kind, store in (
@@ -93,7 +92,7 @@ def _pod_references(template: PodTemplate, namespace: str, known: Known) -> Iter
 
 
 def _missing(
-    kind: str, name: str, namespace: str, path: str, store: dict[Key, Object], known: Known
+    kind: str, name: str, namespace: str, path: str, store: dict[Key, JsonObject], known: Known
 ) -> Iterator[Problem]:
     elsewhere = sorted(other for other, found in store if found == name)
     if elsewhere:
@@ -121,7 +120,7 @@ def _missing(
         )  # fmt: skip
 
 
-def _request_references(template: PodTemplate, found_by_entry: dict[str, Object]) -> Iterator[Problem]:
+def _request_references(template: PodTemplate, found_by_entry: dict[str, JsonObject]) -> Iterator[Problem]:
     for path, container in containers_of(template.spec):
         for index, entry in enumerate((container.get("resources") or {}).get("claims") or []):
             target = found_by_entry.get(str(entry.get("name")))
@@ -140,7 +139,7 @@ def _request_references(template: PodTemplate, found_by_entry: dict[str, Object]
                 )
 
 
-def check_class_extended(stored: Object, known: Known) -> Iterator[Problem]:
+def check_class_extended(stored: JsonObject, known: Known) -> Iterator[Problem]:
     """Yield classes that claim the same extended resource: only one of them gets the pods."""
     name = (stored.get("metadata") or {}).get("name")
     extended = (stored.get("spec") or {}).get("extendedResourceName")
