@@ -1,8 +1,6 @@
 """Resource quotas: what a namespace uses, recounted from what exists; admission enforces it.
 
-Claims are charged by what they may take at most: every device an All request could get,
-the worst alternative per class. A claim that the scheduler made for an extended resource
-is charged only for what its pod is not charged for already, so nothing counts twice.
+What pods and claims are charged is defined in `dray.api.quota_charges`.
 Objects that no cache here follows (secrets, services, custom kinds) are counted by asking
 the server, and asked again every half minute.
 """
@@ -10,34 +8,29 @@ the server, and asked again every half minute.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
-from dray.api.core import Container, Pod
+from dray.api.core import Pod, ResourceList, ResourceRequirements
 from dray.api.meta import ObjectMeta, View
-from dray.api.quantity import Quantity, parse_quantity
+from dray.api.pod_resources import is_sidecar, total_limits, total_requests
+from dray.api.quantity import parse_quantity
+from dray.api.quota_charges import (
+    ONE,
+    PLAIN_COUNTS,
+    Amounts,
+    claim_charges,
+    owner_charged_first,
+    pod_charges,
+)
 from dray.api.resource import DeviceClass, ResourceClaim
-from dray.api.well_known import DEVICE_CLASS_RESOURCE_PREFIX, EXTENDED_CLAIM_ANNOTATION
 from dray.client import NotFound, key_of
 from dray.client.resources import CLAIMS, DEVICE_CLASSES, PODS, RESOURCE_QUOTAS
 from dray.control.collecting import Partial, discover
 from dray.control.reconciling import Caches, Clock, Controller, ignoring_absence, utc_now
 
-ALL_MODE_CHARGE = 32  # what an All request may take at most
 CLAIM_COUNT = "count/resourceclaims.resource.k8s.io"
 RECOUNT = 30.0  # seconds between counts of objects that no cache follows
 ZERO = parse_quantity("0")
-
-# Core objects with a quota name of their own, beside count/<plural>.
-PLAIN_COUNTS = {
-    "configmaps",
-    "persistentvolumeclaims",
-    "replicationcontrollers",
-    "resourcequotas",
-    "secrets",
-    "services",
-}
-
-Amounts = dict[str, Quantity]
 
 
 class QuotaSpec(View, frozen=True):
@@ -61,93 +54,30 @@ class Quota(View, frozen=True):
     status: QuotaStatus = QuotaStatus()
 
 
-def claim_charges(
-    claim: ResourceClaim, classes: Mapping[str, DeviceClass], pod: Mapping[str, Quantity] | None = None
-) -> Amounts:
-    """Return what a claim costs, by quota name: itself, its devices per class, and their extended resources.
-
-    `pod` is what the pod of an extended resource's claim is charged for.
-    """
-    per_class: dict[str, int] = {}
-    for request in claim.spec.devices.requests:
-        if request.exactly is not None:
-            options = [
-                (request.exactly.device_class_name, request.exactly.allocation_mode, request.exactly.count)
-            ]
-        else:
-            options = [
-                (sub.device_class_name, sub.allocation_mode, sub.count) for sub in request.first_available
-            ]
-        worst: dict[str, int] = {}
-        for class_name, mode, count in options:
-            worst[class_name] = max(
-                worst.get(class_name, 0), ALL_MODE_CHARGE if mode == "All" else max(1, count)
-            )
-        for class_name, count in worst.items():
-            per_class[class_name] = per_class.get(class_name, 0) + count
-    charges = {CLAIM_COUNT: parse_quantity(1)}
-    extended: Amounts = {}
-    for class_name, count in per_class.items():
-        amount = parse_quantity(count)
-        charges[f"{class_name}.deviceclass.resource.k8s.io/devices"] = amount
-        extended[f"requests.{DEVICE_CLASS_RESOURCE_PREFIX}{class_name}"] = amount
-        found = classes.get(class_name)
-        if found is not None and found.spec.extended_resource_name:
-            name = f"requests.{found.spec.extended_resource_name}"
-            extended[name] = extended.get(name, ZERO) + amount
-    for name, amount in extended.items():
-        left = amount - (pod or {}).get(name, ZERO)
-        if left > ZERO:
-            charges[name] = left
-    return charges
+def charges_of_pod(pod: Pod) -> Amounts:
+    """Return what a pod is charged; one that has ended holds nothing, only the object still counts."""
+    charges = {"count/pods": ONE}
+    if pod.status.phase in ("Succeeded", "Failed"):
+        return charges
+    requests, limits = _pod_amounts(pod, "requests"), _pod_amounts(pod, "limits")
+    return charges | {"pods": ONE} | pod_charges(requests, limits)
 
 
-def _add(into: Amounts, more: Mapping[str, Any] | None) -> None:
-    for name, amount in (more or {}).items():
-        into[name] = into.get(name, ZERO) + (
-            amount if isinstance(amount, Quantity) else parse_quantity(amount)
-        )
+def _pod_amounts(pod: Pod, side: Literal["requests", "limits"]) -> Amounts:
+    def own(resources: ResourceRequirements | None) -> Amounts:
+        return _quantities(getattr(resources, side, None))
+
+    total = total_requests if side == "requests" else total_limits
+    return total(
+        [own(container.resources) for container in pod.spec.containers],
+        [(is_sidecar(container), own(container.resources)) for container in pod.spec.init_containers],
+        own(pod.spec.resources),
+        _quantities(pod.spec.overhead),
+    )
 
 
-def _most(into: Amounts, other: Amounts) -> None:
-    for name, amount in other.items():
-        into[name] = max(into.get(name, ZERO), amount)
-
-
-def pod_amounts(pod: Pod, field: str) -> Amounts:
-    """Return the requests or limits of a pod: its containers, or its hungriest moment of start-up."""
-
-    def of(container: Container) -> Mapping[str, Any] | None:
-        found: Mapping[str, Any] | None = getattr(container.resources, field)
-        return found
-
-    total: Amounts = {}
-    for container in pod.spec.containers:
-        _add(total, of(container))
-    sidecars: Amounts = {}
-    peak: Amounts = {}
-    for container in pod.spec.init_containers:
-        moment = dict(sidecars)
-        _add(moment, of(container))
-        if container.restart_policy == "Always":
-            sidecars = moment
-        _most(peak, moment)
-    _add(total, sidecars)
-    _most(total, peak)
-    _add(total, pod.spec.overhead)
-    return total
-
-
-def pod_charges(pod: Pod) -> Amounts:
-    """Return what a pod costs: itself, its cpu and memory, its extended resources."""
-    charges = {"pods": parse_quantity(1), "count/pods": parse_quantity(1)}
-    for field in ("requests", "limits"):
-        for name, amount in pod_amounts(pod, field).items():
-            charges[f"{field}.{name}"] = amount
-    for name in ("cpu", "memory", "ephemeral-storage"):
-        if f"requests.{name}" in charges:
-            charges[name] = charges[f"requests.{name}"]
-    return charges
+def _quantities(resources: ResourceList | None) -> Amounts:
+    return {name: parse_quantity(value) for name, value in (resources or {}).items()}
 
 
 def counted_kind(name: str) -> str | None:
@@ -203,8 +133,9 @@ class QuotaController(Controller):
         hard = quota.spec.hard or {}
         used = dict.fromkeys(hard, ZERO)
         namespace = quota.metadata.namespace
-        pods = {pod.metadata.uid: pod_charges(pod) for pod in self._running(namespace)}
-        for charges in (*pods.values(), *self._claims_of(namespace, pods)):
+        pods = [pod for pod in self.pods.items.values() if pod.metadata.namespace == namespace]
+        charges_by_uid = {pod.metadata.uid: charges_of_pod(pod) for pod in pods}
+        for charges in (*charges_by_uid.values(), *self._claims_of(namespace, charges_by_uid)):
             for name, amount in charges.items():
                 if name in used:
                     used[name] = used[name] + amount
@@ -221,20 +152,29 @@ class QuotaController(Controller):
         )
         return again
 
-    def _running(self, namespace: str) -> Iterable[Pod]:
-        for pod in self.pods.items.values():
-            if pod.metadata.namespace == namespace and pod.status.phase not in ("Succeeded", "Failed"):
-                yield pod
-
     def _claims_of(self, namespace: str, pods: Mapping[str, Amounts]) -> Iterable[Amounts]:
         for claim in self.claims.items.values():
-            if claim.metadata.namespace != namespace:
-                continue
-            pod: Amounts | None = None
-            if (claim.metadata.annotations or {}).get(EXTENDED_CLAIM_ANNOTATION) == "true":
-                owner = next((entry for entry in claim.metadata.owner_references if entry.controller), None)
-                pod = pods.get(owner.uid) if owner is not None else None
-            yield claim_charges(claim, self.classes.items, pod)
+            if claim.metadata.namespace == namespace:
+                yield {CLAIM_COUNT: ONE} | claim_charges(
+                    claim.spec.devices.requests,
+                    self._extended_name,
+                    self._charged_to_pod(claim, pods),
+                )
+
+    def _extended_name(self, class_name: str) -> str:
+        found = self.classes.get(class_name)
+        return (found.spec.extended_resource_name or "") if found is not None else ""
+
+    def _charged_to_pod(self, claim: ResourceClaim, charges_by_uid: Mapping[str, Amounts]) -> Amounts:
+        """Return what the pod behind a scheduler-made claim is charged already."""
+        owner = owner_charged_first(claim.metadata)
+        pod = self.pods.get(f"{claim.metadata.namespace}/{owner.name}") if owner is not None else None
+        if owner is None or pod is None or pod.metadata.uid != owner.uid:
+            return {}
+        status = pod.status.extended_resource_claim_status
+        if status is not None and status.resource_claim_name != claim.metadata.name:
+            return {}
+        return charges_by_uid.get(owner.uid, {})
 
     async def _count_others(self, namespace: str, hard: Iterable[str]) -> Amounts:
         """Count objects that no cache here follows."""

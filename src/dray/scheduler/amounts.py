@@ -4,26 +4,23 @@ Units: thousandths for cpu, whole units (bytes, pods, devices) for the rest,
 rounded up. Requests are kept as a sorted tuple so that pods which ask for the same
 are the same dictionary key; that is what makes the fit of 5,000 nodes a lookup.
 
-The rules follow kubelet's life of a pod: ordinary init containers run one after the
-other and give back what they used; sidecars (restartable init containers) stay;
-so a pod needs the larger of "everything that runs in the end" and "the hungriest
-moment of the start". Pod-level requests replace the sum for the resources they name,
-overhead is added at the end.
+How the requests of a pod follow from those of its containers is defined in
+`dray.api.pod_resources`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 
-from dray.api.core import Container, Pod, ResourceList, ResourceRequirements
+from dray.api.core import Pod, ResourceList, ResourceRequirements
+from dray.api.pod_resources import is_sidecar, total_requests
 from dray.api.quantity import parse_quantity
 
 CPU = "cpu"
 MEMORY = "memory"
 PODS = "pods"
 EPHEMERAL_STORAGE = "ephemeral-storage"
-HUGEPAGES_PREFIX = "hugepages-"
 
 Amounts = dict[str, int]
 Requests = tuple[tuple[str, int], ...]  # sorted by name, no zeros
@@ -58,41 +55,21 @@ def container_requests(resources: ResourceRequirements) -> ResourceList:
     return {**resources.limits, **(resources.requests or {})}
 
 
-def is_sidecar(container: Container) -> bool:
-    """Whether an init container keeps running beside the others."""
-    return container.restart_policy == "Always"
-
-
 def pod_requests(pod: Pod, *, without: frozenset[str] = frozenset()) -> Requests:
     """Return what the pod needs of a node, all rules applied.
 
     `without` names resources that others account for (extended resources backed by devices).
     """
     spec = pod.spec
-    total: Amounts = {}
-    for container in spec.containers:
-        _add(total, container_requests(container.resources))
-    peak: Amounts = {}
-    if spec.init_containers:
-        running: Amounts = {}
-        for container in spec.init_containers:
-            wanted = container_requests(container.resources)
-            if is_sidecar(container):
-                _add(running, wanted)
-                _raise_to(peak, running)
-            else:
-                moment = dict(running)
-                _add(moment, wanted)
-                _raise_to(peak, moment)
-        _add_amounts(total, running)
-        _raise_to(total, peak)
-    if spec.resources is not None:
-        # Only what the pod-level block names; the rest stays the sum of the containers.
-        for name, value in container_requests(spec.resources).items():
-            if name in (CPU, MEMORY) or name.startswith(HUGEPAGES_PREFIX):
-                total[name] = _amount(name == CPU, value)
-    if spec.overhead:
-        _add(total, spec.overhead)
+    total = total_requests(
+        (amounts_of(container_requests(container.resources)) for container in spec.containers),
+        (
+            (is_sidecar(container), amounts_of(container_requests(container.resources)))
+            for container in spec.init_containers
+        ),
+        amounts_of(container_requests(spec.resources)) if spec.resources is not None else {},
+        amounts_of(spec.overhead),
+    )
     return tuple(sorted((name, value) for name, value in total.items() if value > 0 and name not in without))
 
 
@@ -107,22 +84,6 @@ def nominal_requests(pod: Pod, requests: Requests) -> tuple[int, int]:
         found.get(CPU, 0) + missing_cpu * NOMINAL_MILLICPU,
         found.get(MEMORY, 0) + missing_memory * NOMINAL_MEMORY,
     )
-
-
-def _add(into: Amounts, more: ResourceList | Mapping[str, int]) -> None:
-    for name, value in more.items():
-        into[name] = into.get(name, 0) + _amount(name == CPU, value)
-
-
-def _add_amounts(into: Amounts, more: Amounts) -> None:
-    for name, value in more.items():
-        into[name] = into.get(name, 0) + value
-
-
-def _raise_to(into: Amounts, floor: Amounts) -> None:
-    for name, value in floor.items():
-        if value > into.get(name, 0):
-            into[name] = value
 
 
 def sum_requests(many: Iterable[Requests]) -> Requests:

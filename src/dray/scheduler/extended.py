@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from dray.api.core import Container, ContainerExtendedResourceRequest, Pod
 from dray.api.meta import ObjectMeta, OwnerReference
+from dray.api.pod_resources import is_sidecar
 from dray.api.resource import (
     DeviceClaim,
     DeviceClass,
@@ -35,7 +36,7 @@ from dray.api.resource import (
     ResourceClaimSpec,
 )
 from dray.api.well_known import DEVICE_CLASS_RESOURCE_PREFIX, EXTENDED_CLAIM_ANNOTATION
-from dray.scheduler.amounts import amount_of, container_requests, is_sidecar
+from dray.scheduler.amounts import amount_of, container_requests
 from dray.scheduler.state import ClusterState
 
 IN_MEMORY_NAME = "<extended-resources>"  # no valid name, so it can meet no real claim

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from dray.api.core import Pod, PodDisruptionBudget
 from dray.api.label_selectors import matches_labels
 from dray.api.meta import ObjectMeta
-from dray.api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dray.api.resource import ResourceClaim, ResourceSlice
 from dray.control.accounting import pool_status, usage_of
 from dray.control.budgets import budget_status
 from dray.control.jobs import Job, next_index, parse_indexes, spell_indexes, successes
 from dray.control.pods import Expectations, removal_order, template_hash
-from dray.control.quotas import claim_charges, counted_kind, pod_charges
+from dray.control.quotas import charges_of_pod, counted_kind
 from dray.control.suite import UnknownController, chosen_controllers
 from dray.control.workloads import (
     DeploymentStrategy,
@@ -183,44 +183,9 @@ def test_label_selectors(requirement, matches):
     assert not matches_labels(None, {"a": "1"})
 
 
-CLASSES = {"gpu": msgspec.convert({"spec": {"extendedResourceName": "nvidia.com/gpu"}}, DeviceClass)}
-
-
 def claim(requests, results=()):
     allocation = {"allocation": {"devices": {"results": list(results)}}} if results else {}
     return msgspec.convert({"spec": {"devices": {"requests": requests}}, "status": allocation}, ResourceClaim)
-
-
-def test_a_claim_is_charged_for_its_worst_case():
-    exact = {"name": "a", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 2}}
-    everything = {"name": "b", "exactly": {"deviceClassName": "nic", "allocationMode": "All"}}
-    either = {
-        "name": "c",
-        "firstAvailable": [
-            {"name": "x", "deviceClassName": "gpu", "count": 1},
-            {"name": "y", "deviceClassName": "gpu", "count": 4},
-            {"name": "z", "deviceClassName": "nic", "count": 1},
-        ],
-    }
-    charges = claim_charges(claim([exact, everything, either]), CLASSES)
-    assert {name: str(amount) for name, amount in charges.items()} == {
-        "count/resourceclaims.resource.k8s.io": "1",
-        "gpu.deviceclass.resource.k8s.io/devices": "6",
-        "nic.deviceclass.resource.k8s.io/devices": "33",
-        "requests.deviceclass.resource.kubernetes.io/gpu": "6",
-        "requests.deviceclass.resource.kubernetes.io/nic": "33",
-        "requests.nvidia.com/gpu": "6",
-    }
-
-
-def test_a_claim_made_for_an_extended_resource_is_charged_to_its_pod_alone():
-    exact = {"name": "a", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 2}}
-    container = {"name": "c", "resources": {"requests": {"nvidia.com/gpu": "2"}}}
-    pod = pod_charges(msgspec.convert({"spec": {"containers": [container]}}, Pod))
-    charges = claim_charges(claim([exact]), CLASSES, pod)
-    assert str(pod["requests.nvidia.com/gpu"]) == "2"
-    assert "requests.nvidia.com/gpu" not in charges
-    assert str(charges["gpu.deviceclass.resource.k8s.io/devices"]) == "2"
 
 
 def test_a_pod_is_charged_for_its_hungriest_moment():
@@ -232,9 +197,33 @@ def test_a_pod_is_charged_for_its_hungriest_moment():
         "initContainers": [container("250m", restartPolicy="Always"), container("3")],
         "overhead": {"cpu": "100m"},
     }
-    charges = pod_charges(msgspec.convert({"spec": spec}, Pod))
+    charges = charges_of_pod(msgspec.convert({"spec": spec}, Pod))
     assert str(charges["cpu"]) == "3350m"
     assert charges["requests.cpu"] == charges["cpu"]
+
+
+def test_a_pod_is_charged_for_its_pod_level_resources_and_overhead_only_where_limited():
+    spec = {
+        "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}}],
+        "resources": {"requests": {"cpu": "4"}},
+        "overhead": {"cpu": "100m", "memory": "1Gi"},
+    }
+    charges = charges_of_pod(msgspec.convert({"spec": spec}, Pod))
+    assert {name: str(amount) for name, amount in charges.items()} == {
+        "count/pods": "1",
+        "pods": "1",
+        "cpu": "4100m",
+        "requests.cpu": "4100m",
+        "memory": "1Gi",
+        "requests.memory": "1Gi",
+        "limits.cpu": "2100m",
+    }
+
+
+def test_a_pod_that_has_ended_is_charged_only_as_an_object():
+    container = {"name": "c", "resources": {"requests": {"cpu": "1"}}}
+    ended = msgspec.convert({"spec": {"containers": [container]}, "status": {"phase": "Failed"}}, Pod)
+    assert {name: str(amount) for name, amount in charges_of_pod(ended).items()} == {"count/pods": "1"}
 
 
 def test_quota_names_that_count_objects():

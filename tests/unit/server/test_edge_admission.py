@@ -448,6 +448,18 @@ def test_compute_quotas_need_every_container_to_say(server):
     )
 
 
+def test_overhead_counts_under_quota_but_not_under_limit_ranges(server):
+    heavy = {
+        "containers": [container(requests={"cpu": "1"}, limits={"cpu": "1"})],
+        "overhead": {"cpu": "500m"},
+    }
+    server.put("", "limitranges", limit_range(type="Pod", max={"cpu": "1"}))
+    server.put("", "resourcequotas", hard(limits={"requests.cpu": "1200m"}))
+    error = refusal(server.create, pod("a", **heavy))
+    assert "requested: requests.cpu=1500m" in error.message
+    server.create(pod("a", containers=heavy["containers"]))
+
+
 def test_devices_are_counted_by_class(server):
     server.put("", "resourcequotas", hard(limits={"gpu.deviceclass.resource.k8s.io/devices": "33"}))
     server.create(claim("all", mode="All"), "resourceclaims", RESOURCE)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from dray.api.json_types import JsonObject
 from dray.api.quantity import Quantity
+from dray.api.quota_charges import Amounts
 from dray.server.admission.plugin import Kept, Quiet, refused, target_of
-from dray.server.admission.pod_resources import Amounts, amounts_of, pod_amounts
+from dray.server.admission.pod_resources import amounts_of, pod_amounts
 from dray.server.calls import Call
 from dray.server.reader import Reader
 
@@ -93,8 +94,19 @@ def _violations(limit_range: JsonObject, spec: JsonObject) -> Iterator[str]:
                 yield from _judge(
                     item, amounts_of(resources.get("requests")), amounts_of(resources.get("limits"))
                 )
+    bounded = _bounded(spec)
     for item in _items(limit_range, "Pod"):
-        yield from _judge(item, pod_amounts(spec, "requests"), pod_amounts(spec, "limits"))
+        yield from _judge(item, pod_amounts(bounded, "requests"), pod_amounts(bounded, "limits"))
+
+
+def _bounded(spec: JsonObject) -> JsonObject:
+    """Return the spec without what LimitRanger ignores: overhead, and hugepages at pod level."""
+    resources = {
+        side: {name: value for name, value in (amounts or {}).items() if name in ("cpu", "memory")}
+        for side, amounts in (spec.get("resources") or {}).items()
+        if side in ("requests", "limits")
+    }
+    return {**spec, "overhead": None, "resources": resources}
 
 
 _Check = Callable[[str, str, Quantity, Quantity | None, Quantity | None], str]

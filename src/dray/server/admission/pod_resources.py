@@ -1,9 +1,4 @@
-"""What a pod asks for in sum: containers together, init containers at their worst moment.
-
-Init containers run one after the other before the rest, so only the largest
-counts; those that keep running beside the pod (restartPolicy Always) add up with
-all that starts after them.
-"""
+"""Requests and limits of pods as JSON, read as quantities; the rules are in `dray.api.pod_resources`."""
 
 from __future__ import annotations
 
@@ -11,11 +6,11 @@ from collections.abc import Mapping
 from typing import Literal
 
 from dray.api.json_types import JsonObject
-from dray.api.quantity import Quantity, QuantityError, parse_quantity
+from dray.api.pod_resources import total_limits, total_requests
+from dray.api.quantity import QuantityError, parse_quantity
+from dray.api.quota_charges import Amounts
 
-Amounts = dict[str, Quantity]
 Side = Literal["requests", "limits"]
-POD_LEVEL = ("cpu", "memory")
 
 
 def amounts_of(resources: Mapping[str, object] | None) -> Amounts:
@@ -32,33 +27,17 @@ def amounts_of(resources: Mapping[str, object] | None) -> Amounts:
 
 def pod_amounts(spec: JsonObject, side: Side) -> Amounts:
     """Return the requests or limits of a pod as a whole."""
-    total: Amounts = {}
-    for container in spec.get("containers") or ():
-        add(total, amounts_of((container.get("resources") or {}).get(side)))
-    beside: Amounts = {}
-    peak: Amounts = {}
-    for container in spec.get("initContainers") or ():
-        own = amounts_of((container.get("resources") or {}).get(side))
-        if container.get("restartPolicy") == "Always":
-            add(total, own)
-            add(beside, own)
-            own = beside
-        else:
-            add(own, beside)
-        _raise_to(peak, own)
-    _raise_to(total, peak)
-    pod_level = amounts_of((spec.get("resources") or {}).get(side))
-    total.update({name: amount for name, amount in pod_level.items() if name in POD_LEVEL})
-    return total
 
+    def own(part: JsonObject) -> Amounts:
+        return amounts_of((part.get("resources") or {}).get(side))
 
-def add(total: Amounts, more: Mapping[str, Quantity]) -> None:
-    """Add amounts by name, in place."""
-    for name, amount in more.items():
-        total[name] = total[name] + amount if name in total else amount
-
-
-def _raise_to(total: Amounts, least: Mapping[str, Quantity]) -> None:
-    for name, amount in least.items():
-        if name not in total or total[name] < amount:
-            total[name] = amount
+    total = total_requests if side == "requests" else total_limits
+    return total(
+        [own(container) for container in spec.get("containers") or ()],
+        [
+            (container.get("restartPolicy") == "Always", own(container))
+            for container in spec.get("initContainers") or ()
+        ],
+        own(spec),
+        amounts_of(spec.get("overhead")),
+    )

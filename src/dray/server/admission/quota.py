@@ -18,9 +18,11 @@ from datetime import datetime, timedelta
 
 from dray.api.json_types import JsonObject
 from dray.api.label_selectors import object_holds
+from dray.api.pod_resources import add_amounts
 from dray.api.quantity import Quantity
+from dray.api.quota_charges import Amounts
 from dray.server.admission.plugin import Kept, Quiet, refused, target_of
-from dray.server.admission.pod_resources import Amounts, add, amounts_of
+from dray.server.admission.pod_resources import amounts_of
 from dray.server.admission.usage import PODS, concerns, container_names_set, usage_of
 from dray.server.calls import Call
 from dray.server.reader import Reader
@@ -130,7 +132,7 @@ class ResourceQuota(Quiet):
         used: Amounts = {name: Quantity.of(0) for name in requested}
         for entry in others:
             if _in_scope(quota, group, resource, entry.thing):
-                add(used, {name: entry.usage[name] for name in requested if name in entry.usage})
+                add_amounts(used, {name: entry.usage[name] for name in requested if name in entry.usage})
         exceeded = sorted(name for name in requested if used[name] + requested[name] > hard[name])
         if exceeded:
             shown = ", ".join(
