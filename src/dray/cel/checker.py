@@ -50,7 +50,8 @@ def check(node: Node, environment: Environment, complaints: Complaints) -> None:
     checker = _Checker(environment, complaints)
     checker.visit(node)
     for part in walk(node):
-        part.type = checker.bindings.resolve(part.type, free_to_dyn=True)
+        if part.type.params or part.type.kind == "param":
+            part.type = checker.bindings.resolve(part.type, free_to_dyn=True)
 
 
 def qualified_name(node: Node) -> str | None:
@@ -210,6 +211,15 @@ class _Checker:
         if node.function in ("_&&_", "_||_"):
             return self._logic(node, overloads[0])
         arguments = ([] if node.target is None else [node.target.type]) + [arg.type for arg in node.args]
+        # Types without parts bind nothing that is seen later, so what they resolve to can be remembered.
+        is_plain = all(not kind.params and kind.kind != "param" for kind in arguments)
+        key = (node.function, node.target is not None, *arguments)
+        known = self._environment.resolved.get(key) if is_plain else None
+        if known is not None:
+            node.overloads, plain_result, n_fresh = known
+            self._n_free += n_fresh  # messages show the numbers of type parameters
+            return plain_result
+        n_free = self._n_free
         fitting: list[str] = []
         result: CelType | None = None
         for overload in overloads:
@@ -232,6 +242,8 @@ class _Checker:
             self._complain(node, f"found no matching overload for '{node.function}' applied to '{signature}'")
             return ERROR
         node.overloads = tuple(fitting)
+        if is_plain and not result.params and result.kind != "param":
+            self._environment.resolved[key] = node.overloads, result, self._n_free - n_free
         return result
 
     def _instantiate(self, overload: Overload) -> tuple[list[CelType], CelType]:

@@ -297,12 +297,16 @@ class Generator:
     def values(self, nodes: list[Node], scope: Scope) -> list[Code]:
         """Return the code of several nodes, to be evaluated in this order."""
         codes: list[Code] = []
+        n_stored = 0  # that are names or constants for sure
         for node in nodes:
             before = len(self._body)
             code = self.node(node, scope)
             if len(self._body) > before:
                 added, self._body[before:] = self._body[before:], []
-                codes = [earlier._replace(expression=self.stored(earlier.expression)) for earlier in codes]
+                for position in range(n_stored, len(codes)):
+                    earlier = codes[position]
+                    codes[position] = earlier._replace(expression=self.stored(earlier.expression))
+                n_stored = len(codes)
                 self._body.extend(added)
             codes.append(code)
         return codes

@@ -66,6 +66,8 @@ class Environment:
     leaf: CelType  # the type of an attribute value
     shape: Shape  # of `device`
     lists_allowed: bool  # as derived attributes
+    # (function, is member, types without parts ...) → overloads, result, type parameters used
+    resolved: dict[tuple[object, ...], tuple[tuple[str, ...], CelType, int]] = field(default_factory=dict)
 
 
 @cache

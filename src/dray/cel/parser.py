@@ -22,6 +22,10 @@ from dray.cel.values import INT64_MAX, INT64_MIN, UINT64_MAX, Uint
 
 MAX_DEPTH = 250
 MAX_CODE_POINTS = 100_000
+# optMap() and optFlatMap() write their receiver twice, so a chain of them doubles with every link. Upstream
+# has no such bound and compiles twelve links for minutes; no text that is not copied comes near it.
+MIN_MAX_NODES = 20_000
+MAX_NODES_PER_CHARACTER = 2
 
 RESERVED = frozenset(
     [
@@ -110,6 +114,8 @@ class _Parser:
         self._index = 0
         self._token = tokens[0]
         self._next_id = 0
+        n_characters = len(complaints.source.text)
+        self._max_nodes = max(MIN_MAX_NODES, MAX_NODES_PER_CHARACTER * n_characters)
         self._also = ""
         self._rule_depth = {"expr": 0, "relation": 0, "calc": 0, "member": 0}
         self._depth_by_id: dict[int, int] = {}
@@ -167,6 +173,8 @@ class _Parser:
 
     def _id(self) -> int:
         self._next_id += 1
+        if self._next_id > self._max_nodes:
+            self._too_deep(f"expression is too big after expanding macros: more than {self._max_nodes} nodes")
         return self._next_id
 
     def _enter(self, rule: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import lru_cache
 
 from dray.api.features import Features
 from dray.api.resource import DeviceAttribute
 from dray.api.semver import Semver
 from dray.cel import kinds
+from dray.cel.caching import SizedCache
 from dray.cel.checker import check
 from dray.cel.codegen import Compiled, compile_tree
 from dray.cel.depth import with_room
@@ -23,7 +23,7 @@ from dray.cel.parser import parse
 from dray.cel.planning import plan
 from dray.cel.reads import ReadSet, reads_of
 from dray.cel.source import Complaints, Source
-from dray.cel.syntax import Node
+from dray.cel.syntax import Node, walk
 from dray.cel.validators import validate
 from dray.cel.values import Uint, go_native_name, type_name
 
@@ -42,7 +42,7 @@ class Program:
 
     __slots__ = (
         "_compiled", "_counts", "_is_compiled", "_steps",
-        "expression", "is_derived", "max_cost", "output_type", "reads", "tree",
+        "expression", "is_derived", "max_cost", "n_nodes", "output_type", "reads", "tree",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,7 @@ class Program:
     ) -> None:
         self.expression = expression
         self.tree = tree
+        self.n_nodes = sum(1 for _ in walk(tree))
         self.output_type: CelType = tree.type
         self.max_cost = cost
         self.is_derived = is_derived
@@ -209,19 +210,39 @@ def check_expression(
     expression: str, *, features: AbstractSet[str], stored: bool = False, derived: bool = False
 ) -> Verdict:
     """Compile for admission: say what is wrong, or what the expression may cost."""
-    try:
-        program = _compile(expression, _gates(features), stored, derived)
-    except CompileError as error:
-        return Verdict(str(error), 0)
-    return Verdict(None, program.max_cost)
+    key = expression, _gates(features), stored, derived
+    verdict = _VERDICTS.get(key)
+    if verdict is None:
+        try:
+            program = _anew(*key)
+        except CompileError as error:
+            verdict = Verdict(str(error), 0)
+        else:
+            verdict = Verdict(None, program.max_cost)
+        # The program itself is not kept: admission does not evaluate, and programs are big.
+        _VERDICTS.add(key, verdict, len(expression) + len(verdict.error or ""))
+    return verdict
 
 
 def _gates(features: AbstractSet[str]) -> Features:
     return Features(name for name in (CONSUMABLE_CAPACITY, LIST_TYPE_ATTRIBUTES) if name in features)
 
 
-@lru_cache(maxsize=65536)
+_Key = tuple[str, Features, bool, bool]  # text, gates, is stored, is derived
+_PROGRAMS: SizedCache[_Key, Program] = SizedCache(400_000)  # nodes, of half a kilobyte each
+_VERDICTS: SizedCache[_Key, Verdict] = SizedCache(16 << 20)  # characters
+
+
 def _compile(expression: str, gates: Features, stored: bool, derived: bool) -> Program:
+    key = expression, gates, stored, derived
+    program = _PROGRAMS.get(key)
+    if program is None:
+        program = _anew(*key)
+        _PROGRAMS.add(key, program, program.n_nodes)
+    return program
+
+
+def _anew(expression: str, gates: Features, stored: bool, derived: bool) -> Program:
     return with_room(lambda: _compile_anew(expression, gates, stored=stored, derived=derived))
 
 

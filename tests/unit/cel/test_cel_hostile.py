@@ -1,11 +1,14 @@
 """Expressions that mean harm get a clear error, in bounded time and memory."""
 
+import time
 import tracemalloc
 
 import pytest
 
 from dray.api.features import Features
 from dray.cel import CompileError, DeviceInput, EvaluationError, compile_selector
+from dray.cel.caching import SizedCache
+from dray.cel.codegen import compile_tree
 
 DEVICE = DeviceInput.build("d.io", {}, {})
 
@@ -118,3 +121,36 @@ def test_the_list_of_a_binding_does_not_change_when_it_is_added_to():
     expression = "cel.bind(l, [], (l + [1]).size() + (l + [1, 2]).size() == 3 && l == [])"
     assert evaluate(expression)
     assert compile_selector(expression, features=Features.default()).outcome(DEVICE).value is True
+
+
+def test_a_chain_that_doubles_with_every_link_is_refused():
+    with pytest.raises(CompileError, match="too big after expanding macros"):
+        evaluate("optional.of(1)" + ".optMap(x, x)" * 40 + ".hasValue()")
+
+
+def test_programs_are_kept_by_size_not_by_number():
+    cache = SizedCache(100)
+    for number in range(20):
+        cache.add(number, f"value {number}", 30)
+    assert [number for number in range(20) if cache.get(number)] == [17, 18, 19]
+    cache.add("big", "value", 101)
+    assert cache.get("big") is None
+    assert len(cache) == 3
+
+
+@pytest.mark.parametrize(
+    "body", ["1 / (x - x) == 1", 'device.attributes["d"].missing == 1', "x >= 0", "[x].all(y, y < 0) || true"]
+)
+def test_a_long_list_is_compiled_in_time_that_grows_with_it(body):
+    short, long = (compile_time(f"[0].all(x, [{', '.join([body] * n)}].size() == {n})") for n in (40, 160))
+    assert long < short * 10  # four times; sixteen times if every element looks at all before it
+
+
+def compile_time(expression):
+    program = compile_selector(expression, features=Features.default())
+    best = 1.0
+    for _ in range(5):
+        start = time.process_time()
+        assert compile_tree(program.tree, counting=False) is not None
+        best = min(best, time.process_time() - start)
+    return best
