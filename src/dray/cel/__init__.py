@@ -3,7 +3,15 @@
 from dray.cel.device import DeviceInput
 from dray.cel.errors import CelError, CompileError, CostLimitError, EvaluationError, Issue
 from dray.cel.explain import FalseTerm, explain_false, key_hint
-from dray.cel.program import Outcome, Program, Verdict, check_expression, compile_derived, compile_selector
+from dray.cel.program import (
+    Outcome,
+    Program,
+    Verdict,
+    check_expression,
+    compile_derived,
+    compile_selector,
+    takes_long,
+)
 from dray.cel.reads import ReadSet
 
 __all__ = [
@@ -23,4 +31,5 @@ __all__ = [
     "compile_selector",
     "explain_false",
     "key_hint",
+    "takes_long",
 ]

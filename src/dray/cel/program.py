@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -222,6 +223,20 @@ def check_expression(
         # The program itself is not kept: admission does not evaluate, and programs are big.
         _VERDICTS.add(key, verdict, len(expression) + len(verdict.error or ""))
     return verdict
+
+
+_LONG = 1_000  # characters; a few milliseconds
+_COPYING = ("optMap", "optFlatMap")  # write their receiver twice, so a short text can become a big tree
+
+
+def takes_long(expressions: Iterable[str]) -> bool:
+    """Return whether compiling these expressions may take longer than an event loop should wait."""
+    room = _LONG
+    for expression in expressions:
+        room -= len(expression)
+        if room < 0 or any(name in expression for name in _COPYING):
+            return True
+    return False
 
 
 def _gates(features: AbstractSet[str]) -> Features:

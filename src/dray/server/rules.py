@@ -16,11 +16,13 @@ from dray.api.validation import (
     check_admin_access,
     check_admin_access_of_status,
     check_declared_features,
+    expressions_of,
 )
 from dray.server import errors
 from dray.server.authz import Attributes, Authorizer
 from dray.server.calls import Call
 from dray.server.encoding import encode
+from dray.server.large_requests import LARGE
 from dray.server.reader import Object, Reader
 
 _RESOURCE = "resource.k8s.io"
@@ -43,6 +45,19 @@ class Selectors:
 
         verdict = check_expression(expression, features=self.features, stored=stored, derived=derived)
         return CelVerdict(verdict.error, verdict.max_cost)
+
+
+_WITH_EXPRESSIONS = frozenset({"ResourceClaim", "ResourceClaimTemplate", "DeviceClass"})
+
+
+def validation_size(call: Call, new: Object) -> int:
+    """Return the size of the request that takes as long to judge: compiling takes far longer than reading."""
+    kind = call.route.kind
+    if kind.group != _RESOURCE or kind.kind not in _WITH_EXPRESSIONS:
+        return call.size
+    from dray.cel import takes_long
+
+    return max(call.size, LARGE) if takes_long(expressions_of(new)) else call.size
 
 
 @dataclass(slots=True)

@@ -40,6 +40,7 @@ from dray.server.calls import Call, World
 from dray.server.large_requests import compute
 from dray.server.objects import Objects, copy_json, key_of, storage_of
 from dray.server.reading import parse_version
+from dray.server.rules import validation_size
 from dray.server.store import ABSENT, WriteConflict
 from dray.server.strategies import (
     prepare_create,
@@ -137,7 +138,7 @@ class Writer:
         self.prepare_special(kind, new, None)
         self.complete(kind, new)
         problems = self.rules.create(call, new)
-        await compute(call.size, self._validate_new, call, new, problems)
+        await compute(validation_size(call, new), self._validate_new, call, new, problems)
         if call.keeps_empties:
             self.drop_empties(kind, new)
         self.admission.validate(call, "CREATE", new, None)
@@ -275,7 +276,7 @@ class Writer:
         if "deletionGracePeriodSeconds" in before and metadata.get("deletionGracePeriodSeconds") is None:
             metadata["deletionGracePeriodSeconds"] = before["deletionGracePeriodSeconds"]
         problems = self.rules.status(call, new, old) if subresource == "status" else []
-        await compute(call.size, self._validate_changed, call, new, old, problems)
+        await compute(validation_size(call, new), self._validate_changed, call, new, old, problems)
         if call.keeps_empties:
             self.drop_empties(kind, new)
         self.admission.validate(call, "UPDATE", new, old)

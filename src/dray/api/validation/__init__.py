@@ -8,6 +8,7 @@ validates claims and classes hands in a `SelectorChecker`.
 """
 
 from dray.api.validation.admin_access import check_admin_access, check_admin_access_of_status
+from dray.api.validation.claims import expressions_of
 from dray.api.validation.context import Accepted, CelVerdict, NoCel, SelectorChecker, ValidationContext
 from dray.api.validation.core_kinds import validate_namespace_finalize
 from dray.api.validation.fields import ErrorType, FieldError, Path
@@ -37,6 +38,7 @@ __all__ = [
     "check_admin_access",
     "check_admin_access_of_status",
     "check_declared_features",
+    "expressions_of",
     "kind_key",
     "missing_resource_version",
     "validate_binding",

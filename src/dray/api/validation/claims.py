@@ -12,6 +12,7 @@ become stricter.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dray.api.json_types import JsonMapping
@@ -154,6 +155,20 @@ def validate_class_update(new: JsonMapping, old: JsonMapping, context: Validatio
     errors += validate_changed_metadata(metadata_of(new), metadata_of(old))
     errors += _validate_class_spec(new.get("spec") or {}, old.get("spec") or {}, context)
     return errors + check_declared(DEVICE_CLASS, new, old, features=context.features, version=context.version)
+
+
+def expressions_of(obj: JsonMapping) -> Iterator[str]:
+    """Yield the CEL expressions of a claim, a template of claims or a class."""
+    stack: list[object] = [obj.get("spec")]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            expression = value.get("expression")
+            if isinstance(expression, str):
+                yield expression
+            stack.extend(value.values())
+        elif isinstance(value, list):
+            stack.extend(value)
 
 
 def _validate_class_spec(
