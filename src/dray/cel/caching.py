@@ -2,12 +2,15 @@
 
 Entries of one kind can differ by a factor of a thousand (a selector of thirty characters, one of
 ten thousand), so a number of entries bounds nothing.
+
+Theory of operation: there is a young and an old generation. New entries are young, and old ones
+become young again when they are used. When the young are half of what may be held, they become the
+old generation, and the old one is forgotten. Every step is one operation on a dict, so threads may
+share a cache; at worst one of them does not find what another just added.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
@@ -15,36 +18,33 @@ Value = TypeVar("Value")
 
 
 class SizedCache(Generic[Key, Value]):
-    """Forgets what was not used for longest when the sum of sizes is too big. May be shared by threads."""
+    """Remembers what was used lately, up to a sum of sizes."""
 
     def __init__(self, max_size: int) -> None:
-        self._max_size = max_size
-        self._size = 0
-        self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
-        self._lock = threading.Lock()  # two threads may compile at the same time
+        self._max_young = max_size // 2
+        self._n_young = 0  # sum of sizes
+        self._young: dict[Key, tuple[Value, int]] = {}
+        self._old: dict[Key, tuple[Value, int]] = {}
 
     def get(self, key: Key) -> Value | None:
         """Return a value, or None."""
-        with self._lock:
-            found = self._entries.get(key)
+        found = self._young.get(key)
+        if found is None:
+            found = self._old.pop(key, None)
             if found is None:
                 return None
-            self._entries.move_to_end(key)
-            return found[0]
+            self.add(key, *found)
+        return found[0]
 
     def add(self, key: Key, value: Value, size: int) -> None:
-        """Remember a value, unless it is bigger than the whole cache."""
-        with self._lock:
-            old = self._entries.pop(key, None)
-            if old is not None:
-                self._size -= old[1]
-            if size > self._max_size:
-                return
-            self._entries[key] = value, size
-            self._size += size
-            while self._size > self._max_size:
-                _, (_, gone) = self._entries.popitem(last=False)
-                self._size -= gone
+        """Remember a value, unless it alone takes more than half of the room."""
+        if size > self._max_young:
+            return
+        if self._n_young + size > self._max_young:
+            self._old, self._young, self._n_young = self._young, {}, 0
+        if key not in self._young:
+            self._n_young += size
+        self._young[key] = value, size
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._young) + len(self._old)

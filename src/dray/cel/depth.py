@@ -8,37 +8,13 @@ of them are harmless; the limit is raised only while a deep expression needs it.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 Result = TypeVar("Result")
 _FRAMES = 30_000  # 250 levels at up to a dozen frames each, with plenty to spare
-
-
-class _Room:
-    """The raised limit, which all threads share: the first user raises it, the last one restores it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._before = 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._users == 0:
-                self._before = sys.getrecursionlimit()
-                sys.setrecursionlimit(max(_FRAMES, self._before))
-            self._users += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                sys.setrecursionlimit(self._before)
-
-
-_ROOM = _Room()
+_USUAL = sys.getrecursionlimit()
+_users: list[None] = []  # one for each action that needs the room now, in whatever thread
 
 
 def with_room(action: Callable[[], Result]) -> Result:
@@ -46,6 +22,19 @@ def with_room(action: Callable[[], Result]) -> Result:
     try:
         return action()
     except RecursionError:
-        pass
-    with _ROOM:
-        return action()
+        if sys.getrecursionlimit() >= _FRAMES and not _users:
+            raise
+    while True:
+        # The limit is the same for all threads: the last user restores it.
+        _users.append(None)
+        sys.setrecursionlimit(_FRAMES)
+        try:
+            return action()
+        except RecursionError:
+            if sys.getrecursionlimit() >= _FRAMES:
+                raise
+            # Another thread thought that it was the last.
+        finally:
+            _users.pop()
+            if not _users:
+                sys.setrecursionlimit(_USUAL)

@@ -1,12 +1,14 @@
 """Expressions that mean harm get a clear error, in bounded time and memory."""
 
+import sys
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from dray.api.features import Features
-from dray.cel import CompileError, DeviceInput, EvaluationError, compile_selector
+from dray.cel import CompileError, DeviceInput, EvaluationError, check_expression, compile_selector
 from dray.cel.caching import SizedCache
 from dray.cel.codegen import compile_tree
 
@@ -131,11 +133,21 @@ def test_a_chain_that_doubles_with_every_link_is_refused():
 def test_programs_are_kept_by_size_not_by_number():
     cache = SizedCache(100)
     for number in range(20):
-        cache.add(number, f"value {number}", 30)
-    assert [number for number in range(20) if cache.get(number)] == [17, 18, 19]
-    cache.add("big", "value", 101)
+        cache.add(number, f"value {number}", 20)
+        assert cache.get(0) == "value 0"  # used all the time
+        assert len(cache) <= 5
+    assert cache.get(19) == "value 19"
+    assert cache.get(10) is None
+    cache.add("big", "value", 51)
     assert cache.get("big") is None
-    assert len(cache) == 3
+
+
+def test_deep_expressions_are_compiled_by_several_threads_at_once():
+    texts = ["(" * 200 + f"1 == {number}" + ")" * 200 for number in range(12)]
+    with ThreadPoolExecutor(4) as threads:
+        verdicts = list(threads.map(lambda text: check_expression(text, features=Features.default()), texts))
+    assert {verdict.error for verdict in verdicts} == {None}
+    assert sys.getrecursionlimit() < 30_000
 
 
 @pytest.mark.parametrize(
