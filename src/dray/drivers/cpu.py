@@ -30,10 +30,11 @@ from dray.driver import (
     PreparedClaim,
     PreparedDevice,
 )
+from dray.drivers import driver_names
 from dray.drivers.hardware.devices import number, truth
 from dray.drivers.sysfs import format_cpu_list, parse_cpu_list, read_int, read_text
 
-NAME = "dra.cpu"
+NAME = driver_names.CPU
 CAPACITY = "dra.cpu/cpu"
 
 

@@ -34,11 +34,12 @@ from dray.driver import (
     PreparedClaim,
     PreparedDevice,
 )
+from dray.drivers import driver_names
 from dray.drivers.hardware.devices import number, text
 from dray.drivers.sysfs import PciPlace, pci_place, read_text
 
-NAME = "fpga.dray.dev"
-API_VERSION = "fpga.dray.dev/v1"
+NAME = driver_names.FPGA
+API_VERSION = f"{NAME}/v1"
 KIND = "FpgaConfig"
 PROGRAM_SECONDS = 60.0
 # PCI vendor -> a name people know.

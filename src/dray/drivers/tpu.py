@@ -29,10 +29,11 @@ from dray.driver import (
     PreparedClaim,
     PreparedDevice,
 )
+from dray.drivers import driver_names
 from dray.drivers.hardware.devices import number, stable_uuid, text
 from dray.drivers.sysfs import PciPlace, pci_place, read_text
 
-NAME = "tpu.google.com"
+NAME = driver_names.TPU
 GOOGLE = "0x1ae0"
 # PCI device id -> (generation, chips' bounds of a full host)
 GENERATIONS: dict[str, tuple[str, str]] = {

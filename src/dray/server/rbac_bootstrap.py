@@ -21,6 +21,7 @@ from dray.server.rbac import Rule, gathered_from, missing_rights
 from dray.server.rbac_policy import CLUSTER_ROLES, CONTROLLER_ROLES, DRAY_ROLES, KUBE_SYSTEM_ROLES
 
 API_VERSION = f"{RBAC}/v1"
+DRIVER_PREFIX = "dray:driver:"  # of a driver's user, and of its cluster role
 AUTOUPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 CONTROLLER_MANAGER = "system:kube-controller-manager"
 SCHEDULER = "system:kube-scheduler"
@@ -110,7 +111,7 @@ def driver_role(driver: str, arbitrary_nodes: bool = False) -> JsonObject:
         "resources": ["resourceclaims/driver"],
         "resourceNames": [driver],
     }
-    role = _role("ClusterRole", f"dray:driver:{driver}", [rule])
+    role = _role("ClusterRole", DRIVER_PREFIX + driver, [rule])
     del role["metadata"]["annotations"], role["metadata"]["labels"]
     return role
 

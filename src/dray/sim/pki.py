@@ -9,6 +9,7 @@ from dray.api.parsing import load_yaml
 from dray.certificates import make_client_certificate, write_private
 from dray.server.node_authz import NODE_USER_PREFIX, NODES_GROUP
 from dray.server.pki import existing_ca, kubeconfig
+from dray.server.rbac_bootstrap import DRIVER_PREFIX
 
 
 def _write(data: Path, user: str, groups: list[str], path: Path) -> None:
@@ -25,4 +26,4 @@ def write_node_kubeconfig(data: Path, node: str, path: Path) -> None:
 
 def write_driver_kubeconfig(data: Path, driver: str, path: Path) -> None:
     """Write the credentials of a driver."""
-    _write(data, f"dray:driver:{driver}", ["dray:drivers"], path)
+    _write(data, DRIVER_PREFIX + driver, ["dray:drivers"], path)

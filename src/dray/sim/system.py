@@ -31,8 +31,8 @@ import msgspec
 from dray.api.parsing import load_yaml
 from dray.client import AlreadyExists, Client
 from dray.client.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, DEVICE_CLASSES, SERVICE_ACCOUNTS
+from dray.drivers.driver_names import NAME_BY_SHORT_NAME
 from dray.drivers.hardware import Profile, device_classes
-from dray.drivers.shipped import SHIPPED
 from dray.sim.log_files import LOOK_EVERY, rotate
 from dray.sim.private_files import make_private, temporary_folder
 from dray.sim.running_system import STATE_FILE, process_entry, write_state
@@ -43,13 +43,6 @@ READY_SECONDS = 90.0  # a loaded machine is slow, not broken; a part that ends i
 STOP_SECONDS = 10.0
 LONGEST_PAUSE = 30.0
 LONGEST_FOLDER = 28  # of the nodes' folder, so that sockets below it fit into 107 bytes
-DRIVER_NAMES = {
-    "nvidia": "gpu.nvidia.com",
-    "tpu": "tpu.google.com",
-    "network": "dra.net",
-    "fpga": "fpga.dray.dev",
-    "cpu": "dra.cpu",
-}
 
 
 class SystemFailure(Exception):
@@ -78,7 +71,7 @@ class Plan:
         """Return the names of the drivers that will run."""
         names = {pool.driver for profile, _ in self.simulated for pool in profile.pools("x")}
         if self.host is not None:
-            names |= set(DRIVER_NAMES.values())
+            names |= set(NAME_BY_SHORT_NAME.values())
         return sorted(names)
 
 
@@ -298,7 +291,9 @@ class System:
 
     async def _grant(self, client: Client, driver: str) -> None:
         """Let a driver publish slices and report on its own devices."""
-        name = f"dray:driver:{driver}"
+        from dray.server.rbac_bootstrap import DRIVER_PREFIX
+
+        name = DRIVER_PREFIX + driver
         rules: list[dict[str, Any]] = [
             {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"],
              "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"]},
@@ -435,6 +430,3 @@ def last_words(path: Path) -> str:
     except OSError:
         return f"no log at {path}"
     return lines[-1] if lines else f"its log {path} is empty"
-
-
-assert set(DRIVER_NAMES) == set(SHIPPED), "every shipped driver has its API name"

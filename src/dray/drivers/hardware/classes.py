@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dray.api.meta import ObjectMeta
 from dray.api.resource import CELDeviceSelector, DeviceClass, DeviceClassSpec, DeviceSelector
+from dray.drivers.driver_names import CPU, FPGA, NETWORK, NVIDIA, TPU
 
-_NVIDIA_TYPE = "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == '{}'"
+_NVIDIA_TYPE = f"device.driver == '{NVIDIA}' && device.attributes['{NVIDIA}'].type == '{{}}'"
 
 # class name -> (selector, extended resource that pods of the device-plugin era ask for)
 _CLASSES: dict[str, tuple[str, str | None]] = {
-    "gpu.nvidia.com": (_NVIDIA_TYPE.format("gpu"), "nvidia.com/gpu"),
+    NVIDIA: (_NVIDIA_TYPE.format("gpu"), "nvidia.com/gpu"),
     "mig.nvidia.com": (_NVIDIA_TYPE.format("mig"), None),
-    "dra.net": ("device.driver == 'dra.net'", None),
+    NETWORK: (f"device.driver == '{NETWORK}'", None),
     "sriovnetwork.k8snetworkplumbingwg.io": ("device.driver == 'sriovnetwork.k8snetworkplumbingwg.io'", None),
-    "tpu.google.com": ("device.driver == 'tpu.google.com'", "google.com/tpu"),
-    "fpga.dray.dev": ("device.driver == 'fpga.dray.dev'", None),
-    "dra.cpu": ("device.driver == 'dra.cpu'", None),
+    TPU: (f"device.driver == '{TPU}'", "google.com/tpu"),
+    FPGA: (f"device.driver == '{FPGA}'", None),
+    CPU: (f"device.driver == '{CPU}'", None),
 }
 
 
@@ -23,7 +24,7 @@ def device_classes(drivers: frozenset[str] | None = None) -> list[DeviceClass]:
     """Return the classes of all modelled drivers, or of those named."""
     classes = []
     for name, (expression, extended) in _CLASSES.items():
-        driver = "gpu.nvidia.com" if name == "mig.nvidia.com" else name
+        driver = NVIDIA if name == "mig.nvidia.com" else name
         if drivers is not None and driver not in drivers:
             continue
         selector = DeviceSelector(cel=CELDeviceSelector(expression=expression))

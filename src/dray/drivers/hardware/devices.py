@@ -24,6 +24,7 @@ from dray.api.resource import (
     DeviceCounterConsumption,
 )
 from dray.api.well_known import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
+from dray.drivers import driver_names
 from dray.drivers.hardware.gpus import GPU_MODELS, GpuModel, MigProfile
 from dray.drivers.hardware.pools import PoolModel
 
@@ -153,7 +154,7 @@ def nvidia_gpus(entry: Entry, node: str) -> PoolModel:
             devices += _mig_devices(model, minor, identity, where, counter_set)
     # By name, as the NVIDIA driver does: the scheduler takes the first match.
     devices.sort(key=lambda device: device.name)
-    return PoolModel("gpu.nvidia.com", node, tuple(devices), tuple(counter_sets), node)
+    return PoolModel(driver_names.NVIDIA, node, tuple(devices), tuple(counter_sets), node)
 
 
 def _mig_devices(
@@ -218,7 +219,7 @@ def rdma_nics(entry: Entry, node: str) -> PoolModel:
             else str(nic["netdev"])
         )
         devices.append(Device(name=name, attributes=attributes))
-    return PoolModel("dra.net", node, tuple(devices), (), node)
+    return PoolModel(driver_names.NETWORK, node, tuple(devices), (), node)
 
 
 def sriov_functions(entry: Entry, node: str) -> PoolModel:
@@ -269,7 +270,7 @@ def tpus(entry: Entry, node: str) -> PoolModel:
         numa_nodes = int(entry.get("numa_nodes", 1))
         attributes[NUMA_NODE] = number(index * numa_nodes // chips)
         devices.append(Device(name=f"accel{index}", attributes=attributes))
-    return PoolModel("tpu.google.com", node, tuple(devices), (), node)
+    return PoolModel(driver_names.TPU, node, tuple(devices), (), node)
 
 
 def fpgas(entry: Entry, node: str) -> PoolModel:
@@ -288,7 +289,7 @@ def fpgas(entry: Entry, node: str) -> PoolModel:
         }
         capacity = {name: DeviceCapacity(value=str(amount)) for name, amount in entry["capacity"].items()}
         devices.append(Device(name=f"fpga-{index}", attributes=attributes, capacity=capacity))
-    return PoolModel("fpga.dray.dev", node, tuple(devices), (), node)
+    return PoolModel(driver_names.FPGA, node, tuple(devices), (), node)
 
 
 def cpus(entry: Entry, node: str) -> PoolModel:
@@ -314,7 +315,7 @@ def cpus(entry: Entry, node: str) -> PoolModel:
                 allow_multiple_allocations=True,
             )
         )
-    return PoolModel("dra.cpu", node, tuple(devices), (), node)
+    return PoolModel(driver_names.CPU, node, tuple(devices), (), node)
 
 
 # What a profile may name under `kind`.

@@ -24,10 +24,11 @@ from dray.driver import (
     PreparedClaim,
     PreparedDevice,
 )
+from dray.drivers import driver_names
 from dray.drivers.network.interfaces import Interface, device_of, find_interfaces
 from dray.drivers.network.moving import PINS, Move, NetworkConfig, addresses_by_interface, detach
 
-NAME = "dra.net"
+NAME = driver_names.NETWORK
 _INTERFACE_NAME = re.compile(r"^[^\s/:]{1,15}$")
 
 

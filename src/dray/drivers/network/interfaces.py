@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.api.resource import Device, DeviceAttribute
+from dray.drivers import driver_names
 from dray.drivers.hardware.devices import number, text, truth
 from dray.drivers.sysfs import PciPlace, pci_place, read_int, read_text
 
-PREFIX = "dra.net"
+PREFIX = driver_names.NETWORK
 MAX_TEXT = 64  # an attribute's string may not be longer
 _TYPES = {"1": "ether", "32": "infiniband", "772": "loopback"}
 

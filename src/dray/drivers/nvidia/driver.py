@@ -34,6 +34,7 @@ from dray.driver import (
     PreparedClaim,
     PreparedDevice,
 )
+from dray.drivers import driver_names
 from dray.drivers.nvidia.configs import Config, MpsConfig, effective_config
 from dray.drivers.nvidia.edits import NodeFiles
 from dray.drivers.nvidia.inventory import (
@@ -61,7 +62,7 @@ from dray.drivers.nvidia.nvml import (
 )
 from dray.drivers.nvidia.sharing import Commands, MpsDaemons, run_command, set_time_slice
 
-NAME = "gpu.nvidia.com"
+NAME = driver_names.NVIDIA
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})  # the program's fault, not the GPU's
 HEARTBEAT = 10.0
 

@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dray.sim.converting.resources import AMD, NVIDIA, TPU
+from dray.drivers.driver_names import NVIDIA, TPU
+from dray.sim.converting.resources import AMD
 
 Values = list[str]
 

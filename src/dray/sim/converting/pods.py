@@ -16,6 +16,7 @@ from typing import Any
 
 from dray.api.json_types import JsonObject
 from dray.api.quantity import QuantityError, parse_quantity
+from dray.drivers.driver_names import NVIDIA
 from dray.sim.converting.labels import ABOUT_DEVICES, IMPLIED, RULES, expression_for, is_implied
 from dray.sim.converting.resources import (
     HAMI,
@@ -97,7 +98,7 @@ def _collect(spec: JsonObject, mapped: dict[str, str], change: PodChange) -> lis
                 change.lost.append(f"{who}: {resource} stays: {reason}")
                 continue
             count = _count(limits.pop(resource, None), requests.pop(resource, None), resource, who, change)
-            if shares and request.driver == "gpu.nvidia.com":
+            if shares and request.driver == NVIDIA:
                 request = replace(
                     request, device_class=HAMI, driver=HAMI, capacity=dict(shares), selectors=()
                 )

@@ -11,7 +11,9 @@ import json
 import re
 from dataclasses import dataclass, field
 
-NVIDIA, MIG, AMD, TPU = "gpu.nvidia.com", "mig.nvidia.com", "gpu.amd.com", "tpu.google.com"
+from dray.drivers.driver_names import NVIDIA, TPU
+
+MIG, AMD = "mig.nvidia.com", "gpu.amd.com"
 HAMI = "hami-core-gpu.project-hami.io"
 
 
