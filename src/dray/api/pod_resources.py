@@ -9,8 +9,10 @@ class is added at the end: to every request, but only to limits that are set, be
 limit means unlimited.
 
 The rules are generic over the number type: the scheduler counts in integers, quotas and
-limit ranges in exact quantities. This is their only definition
-(tests/unit/api/test_api_pod_resources.py).
+limit ranges in exact quantities.
+
+Invariant: scheduler, admission and quota controller find the same amounts for a pod
+(tests/property/test_pod_charges_agree.py).
 """
 
 from __future__ import annotations
@@ -63,6 +65,9 @@ def total_limits(
 
 def add_amounts(total: dict[str, Amount], more: Mapping[str, Amount]) -> None:
     """Add amounts by resource name, in place."""
+    if not total:
+        total.update(more)
+        return
     for name, amount in more.items():
         total[name] = total[name] + amount if name in total else amount
 
@@ -85,9 +90,12 @@ def _total(
             together = dict(sidecars)
             add_amounts(together, amounts)
             _raise_to(peak, together)
-    add_amounts(total, sidecars)
-    _raise_to(total, peak)
-    return total | {name: amount for name, amount in pod_level.items() if _is_pod_level(name)}
+    if peak:
+        add_amounts(total, sidecars)
+        _raise_to(total, peak)
+    if pod_level:
+        total.update({name: amount for name, amount in pod_level.items() if _is_pod_level(name)})
+    return total
 
 
 def _is_pod_level(name: str) -> bool:

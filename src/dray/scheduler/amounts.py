@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from dray.api.core import Pod, ResourceList, ResourceRequirements
+from dray.api.core import Container, Pod, ResourceList, ResourceRequirements
 from dray.api.pod_resources import is_sidecar, total_requests
 from dray.api.quantity import parse_quantity
 
@@ -62,15 +62,16 @@ def pod_requests(pod: Pod, *, without: frozenset[str] = frozenset()) -> Requests
     """
     spec = pod.spec
     total = total_requests(
-        (amounts_of(container_requests(container.resources)) for container in spec.containers),
-        (
-            (is_sidecar(container), amounts_of(container_requests(container.resources)))
-            for container in spec.init_containers
-        ),
+        [_container_amounts(container) for container in spec.containers],
+        [(is_sidecar(container), _container_amounts(container)) for container in spec.init_containers],
         amounts_of(container_requests(spec.resources)) if spec.resources is not None else {},
         amounts_of(spec.overhead),
     )
     return tuple(sorted((name, value) for name, value in total.items() if value > 0 and name not in without))
+
+
+def _container_amounts(container: Container) -> Amounts:
+    return amounts_of(container_requests(container.resources))
 
 
 def nominal_requests(pod: Pod, requests: Requests) -> tuple[int, int]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import dray
 from dray.api.pod_resources import total_limits, total_requests
 from dray.api.quantity import parse_quantity
 
-SOURCES = Path(dray.__file__).parent
 CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("containers add up", {"containers": [{"cpu": 1}, {"cpu": 2, "memory": 5}]}, {"cpu": 3, "memory": 5}),
     ("the largest init container", {"containers": [{"cpu": 1}], "init": [(False, {"cpu": 3})]}, {"cpu": 3}),
@@ -74,15 +70,6 @@ def test_the_amounts_of_containers_are_not_changed() -> None:
     container, sidecar = {"cpu": 1}, {"cpu": 2}
     total_requests([container], [(True, sidecar), (False, sidecar)], {}, {"cpu": 1})
     assert (container, sidecar) == ({"cpu": 1}, {"cpu": 2})
-
-
-def test_only_one_module_computes_the_peak_of_init_containers() -> None:
-    found = {
-        path.relative_to(SOURCES).as_posix()
-        for path in SOURCES.rglob("*.py")
-        if re.search(r"def _(raise_to|most)\(", path.read_text(encoding="utf-8"))
-    }
-    assert found == {"api/pod_resources.py"}
 
 
 def _quantities(amounts: dict[str, int]) -> dict[str, Any]:
