@@ -21,6 +21,7 @@ from dray.allocator.errors import (
 )
 from dray.allocator.parts import OPTIONAL_OPERATIONS
 from dray.allocator.policies import POLICIES, Demand, NodeLoad, Policy, frag_policy, policy_named
+from dray.allocator.selection import PendingWork
 from dray.allocator.world import DEFAULT_BUDGET, World
 from dray.devices import DeviceId, Undo
 
@@ -36,6 +37,7 @@ __all__ = [
     "InvalidRequestError",
     "NodeLoad",
     "NodePlans",
+    "PendingWork",
     "Plan",
     "Policy",
     "PoolUpdatingError",

@@ -57,11 +57,7 @@ class PoolPart:
         gates = question.gates
         self.shared = _mask(gates.shares and d.is_shared for d in view.devices)
         self.consumers = _mask(bool(d.consumes) for d in view.devices)
-        odd = {
-            bit
-            for bit, d in enumerate(view.devices)
-            if any(is_odd(a) for a in (d.device.attributes or {}).values())
-        }
+        odd = _odd_devices(view)
         self.wishes = [_wish_part(wish, view, gates, odd) for wish in question.wishes]
         self.wanted = 0  # devices that some wish looks at
         for part in self.wishes:
@@ -91,6 +87,52 @@ class PoolPart:
             [value if not isinstance(value := column[bit], Fatal) else bit for column in self.values.values()]
         )
         return (view.devices[bit].shape, rows, values)
+
+
+def _odd_devices(view: PoolView) -> set[int]:
+    """Return the devices with an attribute that has no plain value."""
+    return {
+        bit
+        for bit, facts in enumerate(view.devices)
+        if any(is_odd(attribute) for attribute in (facts.device.attributes or {}).values())
+    }
+
+
+def unevaluated_cost(question: Question, view: PoolView) -> int:
+    """Return what the slow expressions of a question may cost on a pool, as far as they are not known.
+
+    A selector after one that is not known does not count: it may not be looked at.
+    """
+    if not question.has_slow_expressions:
+        return 0
+    cost, odd = 0, _odd_devices(view)
+    for wish in question.wishes:
+        derived = _slow_derivations(question, wish)
+        for bit, facts in enumerate(view.devices):
+            for use in wish.selectors:
+                verdict = use.selector.known(facts, alone=bit in odd)
+                if verdict is None:
+                    cost += use.selector.price
+                if verdict is not True:
+                    break
+            cost += sum(derivation.price for derivation in derived if derivation.known(facts) is None)
+    return cost
+
+
+def evaluate_expressions(question: Question, view: PoolView) -> None:
+    """Evaluate what `unevaluated_cost` counts; the expressions remember the results."""
+    odd = _odd_devices(view)
+    for wish in question.wishes:
+        derived = _slow_derivations(question, wish)
+        for bit, facts in enumerate(view.devices):
+            _selected(wish.selectors, facts, alone=bit in odd)
+            for derivation in derived:
+                derivation.value(facts)
+
+
+def _slow_derivations(question: Question, wish: Wish) -> list[Derivation]:
+    names = [question.constraints[number].attribute for number in wish.constraints]
+    return [wish.derived[name] for name in names if name in wish.derived and wish.derived[name].is_slow]
 
 
 def _mask(flags: Iterable[bool]) -> int:

@@ -12,7 +12,7 @@ template are one question; errors get the names when they are raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dray.allocator.capacity import parse_amounts
@@ -271,6 +271,13 @@ class Question:
             return _invalid(f"{head}: unsupported count mode {mode}")
         return None
 
+    @property
+    def has_slow_expressions(self) -> bool:
+        """Whether some expression may take long to evaluate."""
+        return any(use.selector.is_slow for wish in self.wishes for use in wish.selectors) or any(
+            derivation.is_slow for wish in self.wishes for derivation in wish.derived.values()
+        )
+
     def _reads(self) -> tuple[str, ...] | None:
         """Return all attributes that selectors and constraints look at; None means: any."""
         names: set[str] = {constraint.attribute for constraint in self.constraints}
@@ -280,6 +287,25 @@ class Question:
                     return None
                 names |= expression.reads
         return tuple(sorted(names))
+
+
+def expressions_of(
+    specs: Iterable[ResourceClaimSpec], classes: Mapping[str, DeviceClass]
+) -> Iterator[tuple[str, bool]]:
+    """Yield the expressions that a question about claims compiles, and whether each is a derived attribute."""
+    for spec in specs:
+        for request in spec.devices.requests:
+            wanted: list[ExactDeviceRequest | DeviceSubRequest] = [*request.first_available]
+            if request.exactly is not None:
+                wanted.append(request.exactly)
+            for each in wanted:
+                device_class = classes.get(each.device_class_name)
+                of_class = device_class.spec.selectors if device_class is not None else []
+                for selector in [*of_class, *each.selectors]:
+                    if selector.cel is not None:
+                        yield selector.cel.expression, False
+                for attribute in each.derived_attributes:
+                    yield attribute.expression, True
 
 
 def _invalid(text: str) -> Fatal:

@@ -7,11 +7,16 @@ its own, because such an attribute makes every expression fail.
 
 Errors are verdicts, too: whether an error matters is decided by the search, which
 may never look at the device.
+
+An expression at the cost limit takes a tenth of a second per device. Who answers questions on an
+event loop sets a `Pace`: a question that needs more than that ends with `PendingWork`, whose `work`
+can be done in any thread, since expressions are pure; asked again, the question finds the verdicts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 
 from dray import cel
 from dray.allocator.devices import DeviceFacts, attribute_of
@@ -22,12 +27,73 @@ from dray.api.semver import Semver
 _MOST_VERDICTS = 100_000  # projections remembered per expression; hardware has far fewer
 
 
+_SLOW_COST = 300  # estimated; less than it takes to look at the device
+_SLOW_NODES = 1_000  # about 2 KB of text
+_COST_PER_NODE = 20  # of making the program that evaluates
+
+
+class PendingWork(Exception):  # not an error: the question is to be asked again
+    """An answer needs expressions that take long: do `work`, in whatever thread, and ask again."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__("expressions have to be evaluated first")
+        self.work = work
+
+
+class Pace:
+    """How much of slow expressions may be evaluated before a question is answered, in units of cost."""
+
+    __slots__ = ("room",)
+
+    def __init__(self) -> None:
+        self.room: int | None = None  # None: as much as it takes
+
+    def allows(self, cost: int) -> bool:
+        """Return whether so much may be spent now, and spend it."""
+        if self.room is None:
+            return True
+        if cost > self.room:
+            return False
+        self.room -= cost
+        return True
+
+    @contextmanager
+    def limited(self, room: int) -> Iterator[None]:
+        """Limit what is done inside."""
+        self.room = room
+        try:
+            yield
+        finally:
+            self.room = None
+
+
+class _Alone:
+    """The key of a device that is judged on its own; holds it, so that its identity stays its own."""
+
+    __slots__ = ("facts",)
+
+    def __init__(self, facts: DeviceFacts) -> None:
+        self.facts = facts
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Alone) and self.facts is other.facts
+
+    def __hash__(self) -> int:
+        return id(self.facts)
+
+
 class Expression:
     """What selectors and derived attributes have in common: what they read, on which device."""
 
-    def __init__(self, text: str, reads: frozenset[str] | None) -> None:
+    def __init__(self, text: str, program: cel.Program | None, error: cel.CompileError | None) -> None:
         self.text = text
-        self.reads = reads  # attribute names as `domain/id`; None means: everything
+        self.program = program
+        self.compile_error = error
+        # Attribute names as `domain/id`; None means: everything.
+        self.reads: frozenset[str] | None = attribute_reads(program) if program else frozenset()
+        self.is_slow = program is not None and (
+            program.max_cost > _SLOW_COST or program.n_nodes > _SLOW_NODES
+        )
 
     def projection(self, facts: DeviceFacts) -> Hashable | None:
         """Return a key equal for devices the expression cannot tell apart; None: judge it alone."""
@@ -38,6 +104,23 @@ class Expression:
         values = tuple([attribute_of(device.attributes, driver, name) for name in self.reads])
         capacity = facts.capacity.id if facts.capacity else -1
         return (driver, capacity, device.allow_multiple_allocations, values)
+
+    def key(self, facts: DeviceFacts, *, alone: bool) -> Hashable | None:
+        """Return the key under which a result is remembered; None: it is not."""
+        key = None if alone else self.projection(facts)
+        try:
+            hash(key)
+        except TypeError:  # list values cannot be hashed
+            key = None
+        return _Alone(facts) if key is None and self.is_slow else key
+
+    @property
+    def price(self) -> int:
+        """What one evaluation may cost, with making the program where that is still to do."""
+        if self.program is None:
+            return 0
+        making = 0 if self.program.is_ready else _COST_PER_NODE * self.program.n_nodes
+        return min(self.program.max_cost, cel.RUN_TIME_LIMIT) + making
 
 
 def device_input(facts: DeviceFacts) -> cel.DeviceInput:
@@ -55,27 +138,26 @@ class Selector(Expression):
     """A condition on devices."""
 
     def __init__(self, text: str, features: Features) -> None:
-        self.compile_error: cel.CompileError | None = None
-        self.program: cel.Program | None = None
-        reads: frozenset[str] | None = frozenset()
+        program, problem = None, None
         try:
-            self.program = cel.compile_selector(text, features=features, stored=True)
+            program = cel.compile_selector(text, features=features, stored=True)
         except cel.CompileError as error:
-            self.compile_error = error
-        else:
-            reads = attribute_reads(self.program)
-        super().__init__(text, reads)
+            problem = error
+        super().__init__(text, program, problem)
         self._verdicts: dict[Hashable, bool | Exception] = {}
+
+    def known(self, facts: DeviceFacts, *, alone: bool) -> bool | Exception | None:
+        """Return the verdict if it takes no time, else None."""
+        if not self.is_slow:
+            return self.verdict(facts, alone=alone)
+        return self._verdicts.get(self.key(facts, alone=alone))
 
     def verdict(self, facts: DeviceFacts, *, alone: bool) -> bool | Exception:
         """Return whether the device is selected, or the error (the same for equal devices)."""
         if self.compile_error is not None:
             return self.compile_error
-        key = None if alone else self.projection(facts)
-        try:
-            found = self._verdicts.get(key) if key is not None else None
-        except TypeError:  # list values cannot be hashed
-            key, found = None, None
+        key = self.key(facts, alone=alone)
+        found = self._verdicts.get(key) if key is not None else None
         if found is None:
             found = self._evaluate(facts)
             if key is not None:
@@ -86,8 +168,9 @@ class Selector(Expression):
 
     def false_part(self, facts: DeviceFacts) -> tuple[str, str]:
         """Return the sub-expression that made the verdict false, and the values it read."""
-        if self.program is None:
-            return self.text, ""
+        if self.program is None or self.is_slow:
+            # Of a long expression, neither the term nor the text would help a reader.
+            return shortened(self.text), ""
         term = cel.explain_false(self.program, device_input(facts))
         if term is None:
             return self.text, ""
@@ -98,34 +181,54 @@ class Selector(Expression):
         try:
             return self.program.evaluate(device_input(facts))
         except cel.EvaluationError as error:
-            return error
+            return error.with_traceback(None)
 
 
 class Derivation(Expression):
     """An attribute computed from the device for use in constraints."""
 
     def __init__(self, text: str, features: Features) -> None:
-        self.compile_error: cel.CompileError | None = None
-        self.program: cel.Program | None = None
+        program, problem = None, None
         try:
-            self.program = cel.compile_derived(text, features=features, stored=True)
+            program = cel.compile_derived(text, features=features, stored=True)
         except cel.CompileError as error:
-            self.compile_error = error
-        super().__init__(text, attribute_reads(self.program) if self.program else frozenset())
+            problem = error
+        super().__init__(text, program, problem)
+        self._values: dict[Hashable, DeviceAttribute | Exception] = {}
+
+    def known(self, facts: DeviceFacts) -> DeviceAttribute | Exception | None:
+        """Return the value if it takes no time, else None."""
+        return self._values.get(self.key(facts, alone=False)) if self.is_slow else self.value(facts)
 
     def value(self, facts: DeviceFacts) -> DeviceAttribute | Exception:
         """Return the computed attribute, or the error."""
         if self.compile_error is not None:
             return self.compile_error
+        if not self.is_slow:
+            return self._evaluate(facts)
+        key = self.key(facts, alone=False)
+        found = self._values.get(key)
+        if found is None:
+            if len(self._values) >= _MOST_VERDICTS:
+                self._values.clear()
+            found = self._values[key] = self._evaluate(facts)
+        return found
+
+    def _evaluate(self, facts: DeviceFacts) -> DeviceAttribute | Exception:
         assert self.program is not None
         try:
-            value, _ = self.program.value_with_cost(device_input(facts))
+            value = self.program.value(device_input(facts))
         except cel.EvaluationError as error:
-            return error
+            return error.with_traceback(None)
         try:
             return attribute_from(value)
         except TypeError as error:
-            return error
+            return error.with_traceback(None)
+
+
+def shortened(text: str, limit: int = 200) -> str:
+    """Return a text that fits into an event."""
+    return text if len(text) <= limit else f"{text[:limit]} …"
 
 
 def attribute_from(value: object) -> DeviceAttribute:

@@ -20,14 +20,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
-from dray.allocator.parts import OPTIONAL_OPERATIONS, PoolPart
+from dray.allocator.parts import (
+    OPTIONAL_OPERATIONS,
+    PoolPart,
+    evaluate_expressions,
+    unevaluated_cost,
+)
 from dray.allocator.policies import Policy
 from dray.allocator.pools import NodeView, PoolView
 from dray.allocator.problem import FatalFound, Problem
 from dray.allocator.requests import Question
 from dray.allocator.search import Outcome, Search
+from dray.allocator.selection import Pace, PendingWork
 
 _MOST_GROUPS = 50_000
 _MOST_FACES = 64
@@ -151,11 +158,16 @@ class Asked:
     """A question with its memories."""
 
     def __init__(
-        self, question: Question, grouping: Grouping, is_late: Callable[[], bool] | None = None
+        self,
+        question: Question,
+        grouping: Grouping,
+        is_late: Callable[[], bool] | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.question = question
         self.grouping = grouping
         self._is_late = is_late
+        self._pace = pace or Pace()
         self.by_group: dict[int, Verdict] = {}
         self.preferred: dict[Policy, dict[Hashable, object]] = {}  # see `preferring`
         self.helpful: dict[int, frozenset[tuple[str, int]]] = {}  # group -> changes; see `relaxing`
@@ -193,10 +205,12 @@ class Asked:
         return tuple(pools)
 
     def part(self, pool: PoolView) -> PoolPart:
-        """Return what the pool means to the question, sharing equal ones."""
+        """Return what the pool means to the question, sharing equal ones. Raises PendingWork."""
         face = self.grouping.face(pool)
         found = self._parts.get(face)
         if found is None:
+            if self._pace.room is not None and not self._pace.allows(unevaluated_cost(self.question, pool)):
+                raise PendingWork(partial(evaluate_expressions, self.question, pool))
             found = self._parts[face] = PoolPart(face, self.question, pool)
         return found
 

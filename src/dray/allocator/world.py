@@ -12,6 +12,7 @@ shares come from the `new_share_id` it is given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from operator import itemgetter
 
@@ -27,14 +28,15 @@ from dray.allocator.policies import Policy
 from dray.allocator.pools import NodeView, PoolRecord
 from dray.allocator.preferring import preferred
 from dray.allocator.problem import FatalFound
-from dray.allocator.requests import Question, claim_label
+from dray.allocator.requests import Question, claim_label, expressions_of
 from dray.allocator.results import AllocationBuilder
-from dray.allocator.selection import Derivation, Selector
+from dray.allocator.selection import Derivation, Expression, Pace, PendingWork, Selector
 from dray.allocator.verdicts import Asked, Ground, Grouping, Journal, Verdict
 from dray.api.core import Node
 from dray.api.features import Features
 from dray.api.meta import ObjectMeta
 from dray.api.resource import AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dray.cel import takes_long
 from dray.devices import Amounts, DeviceId, DeviceUse, Hold, Ledger, PoolId, Undo, holds_of
 
 DEFAULT_BUDGET = 100_000  # search steps per node; a step takes some microseconds
@@ -42,6 +44,7 @@ DEFAULT_TOTAL = 400_000  # search steps for all nodes of one question, some seco
 INVALID_POOLS = "invalid resource pools were encountered"
 
 _MOST_QUESTIONS = 512
+_MOST_NODES = 1_000_000  # of expressions, at half a kilobyte each
 _MOST_GROUPINGS = 64
 _LONGEST_JOURNAL = 100_000
 
@@ -79,8 +82,10 @@ class World:
         self._nodes: dict[str, Node] = {}
         self._views: dict[str, NodeView] = {}
         self._claims: dict[str, tuple[AllocationResult, Undo]] = {}
+        self.pace = Pace()  # how long one question may evaluate expressions; without limit at first
         self._selectors: dict[str, Selector] = {}
         self._derivations: dict[str, Derivation] = {}
+        self._n_nodes = 0  # of the trees of all expressions
         self._questions: dict[bytes, Asked] = {}
         self._groupings: dict[tuple[str, ...] | None, Grouping] = {}
         self._journal = Journal()
@@ -387,6 +392,7 @@ class World:
         key = b"\n".join([msgspec.json.encode(claim.spec) for claim in claims])
         asked = self._questions.get(key)
         if asked is None:
+            self._compile_in_time(claims)
             if len(self._questions) >= _MOST_QUESTIONS:
                 self._questions.clear()
             question = Question(
@@ -396,9 +402,35 @@ class World:
                 self._selector,
                 self._derivation,
             )
-            asked = self._questions[key] = Asked(question, self._grouping(question.reads), self._is_late)
+            asked = self._questions[key] = Asked(
+                question, self._grouping(question.reads), self._is_late, self.pace
+            )
         asked.grouping.catch_up(self._journal)
         return asked
+
+    def _compile_in_time(self, claims: Sequence[ResourceClaim]) -> None:
+        """Leave it to the caller if the expressions of claims take long to compile. Raises PendingWork."""
+        if self.pace.room is None:
+            return
+        missing = [
+            (text, is_derived)
+            for text, is_derived in expressions_of([claim.spec for claim in claims], self._classes)
+            if text not in (self._derivations if is_derived else self._selectors)
+        ]
+        if takes_long(text for text, _ in missing):
+            raise PendingWork(partial(self._compile, missing))
+
+    def _compile(self, expressions: Sequence[tuple[str, bool]]) -> None:
+        made = [
+            (Derivation if is_derived else Selector)(text, self.features) for text, is_derived in expressions
+        ]
+        # All of a claim or nothing: else those kept first could make room for the last.
+        self._keep(*made)
+        for expression in made:
+            if isinstance(expression, Selector):
+                self._selectors[expression.text] = expression
+            elif isinstance(expression, Derivation):
+                self._derivations[expression.text] = expression
 
     def _grouping(self, reads: tuple[str, ...] | None) -> Grouping:
         found = self._groupings.get(reads)
@@ -412,18 +444,27 @@ class World:
     def _selector(self, text: str) -> Selector:
         found = self._selectors.get(text)
         if found is None:
-            if len(self._selectors) >= _MOST_QUESTIONS:
-                self._selectors.clear()
-            found = self._selectors[text] = Selector(text, self.features)
+            found = Selector(text, self.features)
+            self._keep(found)
+            self._selectors[text] = found
         return found
 
     def _derivation(self, text: str) -> Derivation:
         found = self._derivations.get(text)
         if found is None:
-            if len(self._derivations) >= _MOST_QUESTIONS:
-                self._derivations.clear()
-            found = self._derivations[text] = Derivation(text, self.features)
+            found = Derivation(text, self.features)
+            self._keep(found)
+            self._derivations[text] = found
         return found
+
+    def _keep(self, *expressions: Expression) -> None:
+        """Forget all expressions if more of them would take too much memory; questions keep theirs."""
+        n_nodes = sum(each.program.n_nodes if each.program else 1 for each in expressions)
+        if self._n_nodes + n_nodes > _MOST_NODES:
+            self._selectors.clear()
+            self._derivations.clear()
+            self._n_nodes = 0
+        self._n_nodes += n_nodes
 
     # --- answers ---------------------------------------------------------------
 

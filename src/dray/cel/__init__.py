@@ -3,6 +3,7 @@
 from dray.cel.device import DeviceInput
 from dray.cel.errors import CelError, CompileError, CostLimitError, EvaluationError, Issue
 from dray.cel.explain import FalseTerm, explain_false, key_hint
+from dray.cel.interpreter import RUN_TIME_LIMIT
 from dray.cel.program import (
     Outcome,
     Program,
@@ -15,6 +16,7 @@ from dray.cel.program import (
 from dray.cel.reads import ReadSet
 
 __all__ = [
+    "RUN_TIME_LIMIT",
     "CelError",
     "CompileError",
     "CostLimitError",

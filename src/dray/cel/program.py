@@ -69,6 +69,11 @@ class Program:
             raise not_a_bool(value)
         return value
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the function that evaluates is there already."""
+        return self._is_compiled
+
     def value(self, device: DeviceInput) -> object:
         """Return the value of the expression, without its cost; raise EvaluationError."""
         if not self._is_compiled:

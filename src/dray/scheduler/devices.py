@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dray.allocator import AllocationError, NodePlans, Plan, Policy, Undo, World
+from dray.allocator import AllocationError, NodePlans, PendingWork, Plan, Policy, Undo, World
 from dray.api.core import Node
 from dray.api.resource import (
     AllocationResult,
@@ -263,8 +263,8 @@ class Devices:
             )
             try:
                 self.world.plan_nodes([ResourceClaim(spec=spec)], names)
-            except AllocationError:
-                continue  # a broken class is reported to those who use it
+            except (AllocationError, PendingWork):
+                continue  # a broken class is reported to those who use it, and a slow one waits for them
 
     def _names(self, nodes: int, start: int) -> Iterator[str]:
         node: NodeState

@@ -16,11 +16,12 @@ import random
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from dray.allocator import POLICIES, Policy, policy_named
+from dray.allocator import POLICIES, PendingWork, Policy, policy_named
 from dray.api.core import Pod, PodSpec, Toleration
 from dray.api.features import Features
 from dray.api.resource import ResourceClaim
@@ -59,6 +60,7 @@ _COMPANY_FACTOR = 16
 _LONGEST_COURTESY = 15.0
 _CLEARING = "something is cleared out of the way"  # cause of a refusal
 _WARM_AT_ONCE = 20  # nodes; a few milliseconds
+_INLINE_COST = 50_000  # of expressions in one decision, in units of CEL: some milliseconds
 # A pod that wants nothing of a node but devices; the tolerations are added by API servers to every pod.
 _PLAIN_POD = Pod(
     spec=PodSpec(
@@ -153,6 +155,9 @@ class SchedulingLoop:
         self._commit_ended = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
         self._tasks: asyncio.TaskGroup | None = None
+        self._pace = self.caches.devices.world.pace
+        # One thread: expressions compete with the event loop for the interpreter.
+        self._evaluator = ThreadPoolExecutor(max_workers=1, thread_name_prefix="expressions")
         self._sequence = 0
         self.caches.on_pod = self._pod_waits
         self.caches.on_pod_gone = self._pod_left
@@ -161,15 +166,18 @@ class SchedulingLoop:
 
     async def run(self) -> None:
         """Follow the cluster and schedule; returns only by cancellation."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            await self.caches.start(tasks)
-            tasks.create_task(self.reporter.run(), name="reporter")
-            tasks.create_task(self.recorder.run(), name="recorder")
-            tasks.create_task(self._wake_overdue(), name="overdue")
-            tasks.create_task(self._warm_up(), name="warm-up")
-            self.is_ready.set()
-            await self._decide_forever()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                await self.caches.start(tasks)
+                tasks.create_task(self.reporter.run(), name="reporter")
+                tasks.create_task(self.recorder.run(), name="recorder")
+                tasks.create_task(self._wake_overdue(), name="overdue")
+                tasks.create_task(self._warm_up(), name="warm-up")
+                self.is_ready.set()
+                await self._decide_forever()
+        finally:
+            self._evaluator.shutdown(wait=False, cancel_futures=True)
 
     def _limit(self) -> Callable[[], bool] | None:
         """Return what tells the allocator to stop searching, if anything does."""
@@ -268,7 +276,8 @@ class SchedulingLoop:
         for start in range(0, len(names), _WARM_AT_ONCE):
             while len(self.caches.queue) or self._commits:
                 await asyncio.sleep(0.1)
-            self.caches.devices.warm(names[start : start + _WARM_AT_ONCE], classes)
+            with self._pace.limited(_INLINE_COST):
+                self.caches.devices.warm(names[start : start + _WARM_AT_ONCE], classes)
             await asyncio.sleep(0)
         shape = shape_of(_PLAIN_POD)
         self.caches.state.passing_static(_PLAIN_POD, shape.static_key)
@@ -321,7 +330,12 @@ class SchedulingLoop:
             shape = self._shapes[entry.key] = shape_of(pod)
         members = self._waiting_members(entry)
         self._late_at = now + self.options.filter_timeout
-        decision = self.decider.decide(pod, shape, members)
+        try:
+            with self._pace.limited(_INLINE_COST):
+                decision = self.decider.decide(pod, shape, members)
+        except PendingWork as pending:
+            self._start(self._evaluate(entry, pending))
+            return
         if isinstance(decision, list):
             self._act(entry, decision)
         elif isinstance(decision, NotReady):
@@ -334,6 +348,22 @@ class SchedulingLoop:
             self.reporter.not_ready(pod, decision.message)
         else:
             self._refuse(entry, shape, decision, members, now)
+
+    async def _evaluate(self, entry: Entry[Pod], pending: PendingWork) -> None:
+        """Do what a decision waits for in a thread, while other pods are decided; then try the pod again."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._evaluator, pending.work)
+        entry.failures -= 1  # it was no failure
+        self.caches.queue.delay(entry, loop.time(), 0.0)
+        self._changed.set()
+
+    def _explained(self, refusal: Unplaceable) -> str:
+        """Return why a pod was refused, in fewer words if the whole answer would take long."""
+        try:
+            with self._pace.limited(_INLINE_COST):
+                return refusal.explain()
+        except PendingWork:
+            return f"no node has devices that fit ({refusal.cause})"
 
     def _waiting_members(self, entry: Entry[Pod]) -> list[Pod]:
         """Return the pods that a gang would start with: this one and those that wait, oldest first."""
@@ -372,7 +402,7 @@ class SchedulingLoop:
             if self.options.may_preempt and len(members) == 1 and not is_incomplete:
                 self._preempt(pod, shape, claims)
         is_gang = self.decider.gang_of(pod) is not None
-        explain = functools.cache(refusal.explain)  # once for all members
+        explain = functools.cache(functools.partial(self._explained, refusal))  # once for all members
         message = self.reporter.refused(pod, explain, refusal.cause, may_settle=is_gang)
         if refusal.gave_up:
             # Every freed device would make us search in vain again, and all others wait meanwhile.
