@@ -5,6 +5,7 @@ Pages that use the same system run one after the other on one; `python tools/rep
 
 import importlib.util
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,18 @@ def test_a_shell_keeps_variables_and_ends_its_background_processes():
     assert shell.run("echo $X; echo wrong >&2") == ["1", "wrong"]
     (number,) = shell.run("jobs -p")
     shell.close()
-    assert not Path(f"/proc/{number}").exists() or "Z" in Path(f"/proc/{number}/stat").read_text()
+    deadline = time.monotonic() + 10  # a process that was killed is still there for a moment
+    while is_running(number):
+        assert time.monotonic() < deadline, f"process {number} outlives its shell"
+        time.sleep(0.01)
+
+
+def is_running(number):
+    """Return whether a process is there and not merely waiting to be reaped."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_a_command_that_does_not_end_is_an_error():
