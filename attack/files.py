@@ -24,7 +24,7 @@ from attack.servers import Server
 from attack.wire import Request, ask, client_tls, json_request
 
 OBJECTS = 40
-PATIENCE = 15.0  # seconds to start or to refuse
+PATIENCE = 60.0  # seconds to start or to refuse
 ALIVE = 2.0  # seconds that a node must stay up
 LISTED = "/api/v1/namespaces/default/configmaps"
 Damage = Callable[[Path, random.Random], None]

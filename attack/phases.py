@@ -19,12 +19,13 @@ from attack import agents, drivers, files
 from attack.bombs import bombs
 from attack.campaign import BOMB_SECONDS, KEPT_BODY, MOST_GROWTH, MOST_PEAK, RESTART_ABOVE, SETTLING, Campaign
 from attack.clients import BULK, CLIENTS, drain, fill
+from attack.distinct import distinct
 from attack.findings import cause_of, expected_failure, tracebacks_of
 from attack.fuzzing import Judge, fuzz, grow
 from attack.servers import resident_bytes
 from attack.species import species_of
 from attack.templates import templates
-from attack.wire import Answer, Request, json_request
+from attack.wire import Answer, Connection, Request, client_tls, json_request
 
 
 def fuzz_phase(campaign: Campaign) -> None:
@@ -279,6 +280,68 @@ def files_phase(campaign: Campaign) -> None:
     )
 
 
+def distinct_phase(campaign: Campaign) -> None:
+    """Send long texts that are all different, and look at what the server keeps of them."""
+    asyncio.run(campaign.prepare())
+    table = {}
+    for name, requests in distinct():
+        campaign.restart()
+        time.sleep(0.5)
+        before = campaign.monitor.report(campaign.server.pid)
+        judge = Judge(f"{campaign.plan.seed}/distinct")
+        line = Connection(lambda requests=requests: next(requests, None), judge.see, 1)
+        try:
+            asyncio.run(line.run(campaign.server.port, client_tls()))
+        except OSError:
+            pass  # `look` says why
+        campaign.take(judge.tally, judge.findings)
+        time.sleep(1.0)
+        beats = campaign.look(f"distinct {name}", {"distinct": name}, quiet=True)
+        kept = beats.memory - before.memory
+        table[name] = {
+            "requests": judge.tally.total,
+            "heartbeat ms": round(beats.worst),
+            "kept MB": round(kept),
+            "peak MB": round(beats.memory_peak - before.memory),
+        }
+        if kept > MOST_GROWTH:
+            campaign.findings.add(
+                "memory",
+                f"the server keeps more than {MOST_GROWTH:.0f} MB of distinct {name}",
+                {"MB": round(kept)},
+            )
+    campaign.figures["distinct"] = table
+
+
+def soak_phase(campaign: Campaign) -> None:
+    """Send requests for `--minutes`, in twelve parts, and compare memory after the second and the last."""
+    plan = campaign.plan
+    species = species_of(templates())
+    memory = []
+    for part in range(SOAK_PARTS):
+        found = fuzz(
+            campaign.server.port,
+            species,
+            f"{plan.seed}/soak/{part}",
+            10**9,
+            plan.seconds / SOAK_PARTS,
+            plan.workers,
+        )
+        campaign.take(*found)
+        time.sleep(SETTLING)
+        memory.append(round(campaign.look(f"soak {part}", quiet=True).memory, 1))
+    campaign.figures["soak"] = {
+        "requests": campaign.tally.total,
+        "seconds": round(plan.seconds),
+        "memory MB": memory,
+    }
+    growth = memory[-1] - memory[1]
+    if growth > MOST_GROWTH:
+        campaign.findings.add(
+            "memory", f"memory grew by more than {MOST_GROWTH:.0f} MB while soaking", {"MB": memory}
+        )
+
+
 PHASES: dict[str, Callable[[Campaign], None]] = {
     "fuzz": fuzz_phase,
     "bombs": bombs_phase,
@@ -286,7 +349,11 @@ PHASES: dict[str, Callable[[Campaign], None]] = {
     "agents": agents_phase,
     "drivers": drivers_phase,
     "files": files_phase,
+    "distinct": distinct_phase,
+    "soak": soak_phase,
 }
+BY_DEFAULT = [name for name in PHASES if name != "soak"]  # an hour of it is asked for by name
+SOAK_PARTS = 12
 
 
 def run(campaign: Campaign, names: list[str]) -> None:

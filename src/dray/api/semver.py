@@ -10,9 +10,11 @@ library forgives: a leading `v`, missing minor and patch numbers, leading zeros.
 
 from __future__ import annotations
 
-from functools import lru_cache, total_ordering
+from functools import total_ordering
 from string import ascii_letters, digits
 from typing import Final
+
+from dray.api.text_cache import remembers_short_texts
 
 __all__ = ["Semver", "SemverError", "parse_semver"]
 
@@ -88,7 +90,7 @@ class Semver:
     _key: tuple[int, int, int, bool, tuple[tuple[int, int, str], ...]]
 
 
-@lru_cache(maxsize=16384)
+@remembers_short_texts(maxsize=16384, longest=256)
 def parse_semver(text: str, *, normalize: bool = False) -> Semver:
     """Parse a version; raise SemverError."""
     if normalize:

@@ -18,13 +18,13 @@ would have returned, too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Final
 
 from dray.api.json_types import JsonObject, JsonValue
 from dray.api.quantity import canonical_quantity
 from dray.api.raw_json import RawJson
 from dray.api.schema.types import LIST, MAP, STRUCT, Field, Type
+from dray.api.text_cache import remembers_short_texts
 from dray.api.times import canonical_microtime, canonical_time
 
 __all__ = ["ZERO", "StructReader", "Unusual", "reader_of"]
@@ -289,7 +289,7 @@ def _unusual(value: JsonValue) -> JsonValue:
 
 def _text_form(parse: Callable[[str], str | None]) -> Read:
     """Return the reading of a scalar that is written as text in a form of its own."""
-    remembered = lru_cache(_REMEMBERED)(parse)
+    remembered = remembers_short_texts(_REMEMBERED, longest=128)(parse)
 
     def read_text(value: JsonValue) -> str | None:
         if type(value) is not str:

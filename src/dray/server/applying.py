@@ -144,7 +144,9 @@ class Applier:
                 f"invalid object type: {value.get('apiVersion')}, Kind={value.get('kind')}"
             )
         metadata = value.get("metadata")
-        if isinstance(metadata, dict) and metadata.get("managedFields") is not None:
+        if metadata is not None and not isinstance(metadata, dict):
+            raise errors.plain_failure(500, "failed to create typed patch object: .metadata: expected map")
+        if metadata and metadata.get("managedFields") is not None:
             raise errors.bad_request("metadata.managedFields must be nil")
         self._check(call, value)
         schema = self._handlers.versions.schema(route.kind, route.version)

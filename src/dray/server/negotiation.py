@@ -8,11 +8,11 @@ well gets JSON, one that insists gets 406.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from dray.api.kinds import META
 from dray.api.media_types import JSON_TYPE, PROTOBUF_TYPE
 from dray.api.media_types import YAML_TYPE as YAML_TYPE  # for `bodies`
+from dray.api.text_cache import remembers_short_texts
 from dray.server import errors
 
 _READABLE = {JSON_TYPE: JSON_TYPE, YAML_TYPE: YAML_TYPE}
@@ -37,7 +37,7 @@ class Representation:
 PLAIN = Representation()
 
 
-@lru_cache(maxsize=256)  # clients send few different headers
+@remembers_short_texts(maxsize=256, longest=1_000)  # clients send few different headers
 def negotiate(
     accept: str, *, kinds: tuple[str, ...] = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 ) -> Representation:
@@ -75,7 +75,7 @@ def _clauses(accept: str) -> list[tuple[str, dict[str, str]]]:
     return [(media_type, parameters) for _, _, media_type, parameters in sorted(clauses, key=lambda c: c[:2])]
 
 
-@lru_cache(maxsize=256)
+@remembers_short_texts(maxsize=256, longest=1_000)
 def body_type(content_type: str) -> str:
     """Return the media type of a request body; nothing said means JSON; raises 415."""
     media_type = content_type.partition(";")[0].strip().lower()

@@ -130,10 +130,14 @@ def write_options(
     request: Request, kind: str, *, is_patch: bool = False, is_apply: bool = False
 ) -> WriteOptions:
     """Read and check the options of create, update (`kind` names them) and patch."""
-    return _write_options(request.query, kind, is_patch, is_apply)
+    read = _known_write_options if sum(map(_length, request.query)) <= _LONGEST_KNOWN else _write_options
+    return read(request.query, kind, is_patch, is_apply)
 
 
-@lru_cache(maxsize=1024)  # a client asks with the same few queries again and again
+def _length(pair: tuple[str, str]) -> int:
+    return len(pair[0]) + len(pair[1])
+
+
 def _write_options(
     query: tuple[tuple[str, str], ...], kind: str, is_patch: bool, is_apply: bool
 ) -> WriteOptions:
@@ -154,6 +158,11 @@ def _write_options(
     if problems:
         raise errors.invalid(META, kind, "", problems)
     return WriteOptions(bool(dry_run), manager, validation, bool(force))
+
+
+_LONGEST_KNOWN = 500  # characters of a query; nobody repeats longer ones
+# A client asks with the same few queries again and again.
+_known_write_options = lru_cache(maxsize=1024)(_write_options)
 
 
 def _manager_problems(manager: str) -> list[FieldError]:

@@ -19,17 +19,15 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import msgspec
 from yarl import URL
 
+from dray.api import codec
 from dray.api.media_types import JSON_TYPE
 
 # Sent with every answer that does not say otherwise: what the API tells one caller must not
 # be kept for another, and nothing here is to be taken for a script.
 DEFAULT_HEADERS = (("Cache-Control", "no-cache, private"), ("X-Content-Type-Options", "nosniff"))
 _DEFAULT_NAMES = frozenset(name.lower() for name, _ in DEFAULT_HEADERS)
-
-_encode = msgspec.json.Encoder().encode
 
 
 class BodySource(Protocol):
@@ -108,7 +106,7 @@ class Response:
 
 def json_response(status: int, value: Any, headers: list[tuple[str, str]] | None = None) -> Response:
     """Encode a JSON value as a response, ended by a newline as Kubernetes does."""
-    return Response(status, _encode(value) + b"\n", headers or [])
+    return Response(status, codec.encode(value) + b"\n", headers or [])
 
 
 def text_response(status: int, text: str) -> Response:

@@ -155,7 +155,7 @@ def _subject_complaints(spec: JsonObject) -> list[FieldError]:
 
 
 def _subject(spec: JsonObject) -> User:
-    extra = {key: tuple(values) for key, values in (spec.get("extra") or {}).items()}
+    extra = {key: tuple(values or ()) for key, values in (spec.get("extra") or {}).items()}
     return User(spec.get("user") or "", spec.get("uid") or "", tuple(spec.get("groups") or ()), extra)
 
 

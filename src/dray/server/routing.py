@@ -10,10 +10,10 @@ known path does not have.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple
 
 from dray.api.kinds import Kind
+from dray.api.text_cache import remembers_short_texts
 from dray.server import errors
 from dray.server.requests import Request
 
@@ -52,7 +52,9 @@ class Route(NamedTuple):
 FindKind = Callable[[str, str, str], Kind | None]  # group, version, plural
 
 
-@lru_cache(maxsize=1024)  # each request asks three times, and clients come back to their objects
+@remembers_short_texts(
+    maxsize=1024, longest=1_000
+)  # each request asks three times, and clients come back to their objects
 def split_path(path: str) -> ResourcePath | None:
     """Take a resource path apart; None for everything outside /api/v and /apis/g/v."""
     parts = [part for part in path.split("/") if part]

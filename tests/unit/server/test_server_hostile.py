@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from server_cluster import APPLY, CLAIMS, MERGE, claim, pod, running_cluster
+from test_server_custom_kinds import DEFINITIONS, WIDGETS, definition
 
 ODD: list[Any] = [
     *(None, True, 0, -1, 2**63, 10**30, 1e308, 1.5, "", "x" * 300, "\u0000", "é", [], {}, [[]], [None]),
@@ -60,3 +61,21 @@ async def test_huge_and_deep_numbers_lists_and_names_are_refused() -> None:
             b'{"metadata":{"labels":{' + b",".join(b'"k%d":"v"' % n for n in range(20_000)) + b"}}}",
         ):
             assert 400 <= (await client.call("POST", CLAIMS, body)).code < 500
+
+
+async def test_requests_that_broke_the_server_once_are_answered() -> None:
+    """Each was found by `make attack`, as a 500 with a traceback."""
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "spec": {"user": "x", "resourceAttributes": {"verb": "get"}},
+    }
+    accesses = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    float_in_metadata = {**review, "metadata": {"managedFields": [{"fieldsV1": 1e308}]}}
+    null_extra = {**review, "spec": {**review["spec"], "extra": {"k": None}}}
+    async with running_cluster() as client:
+        for body in (float_in_metadata, null_extra):
+            assert (await client.call("POST", accesses, body)).code == 201, body
+        await client.call("POST", DEFINITIONS, definition())
+        widget = {"apiVersion": "example.test/v1", "kind": "Widget", "metadata": -1, "spec": {"size": 1}}
+        answer = await client.call("PATCH", f"{WIDGETS}/w?fieldManager=m", widget, content=APPLY)
+        assert answer.json["message"].startswith("failed to create typed patch object")

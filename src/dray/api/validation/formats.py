@@ -10,7 +10,8 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable
-from functools import lru_cache
+
+from dray.api.text_cache import remembers_short_texts
 
 Format = Callable[[str], list[str]]
 
@@ -66,11 +67,20 @@ _CONDITION_REASON_RULE = (
 
 LABEL_MAX = 63
 SUBDOMAIN_MAX = 253
+_MOST_MATCHED = 64 * 1024  # characters
 
 
 def size(text: str) -> int:
     """Return the length that limits are about: UTF-8 bytes."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _fits(pattern: re.Pattern[str], text: str) -> bool:
+    """Return whether a whole text matches; texts far beyond every limit are not looked at.
+
+    All these forms are a few hundred characters at most, and a match cannot be interrupted.
+    """
+    return len(text) <= _MOST_MATCHED and pattern.fullmatch(text) is not None
 
 
 def _with_pattern(rule: str, pattern: str, *examples: str) -> str:
@@ -88,8 +98,8 @@ def _longer_than(text: str, limit: int, unit: str) -> list[str]:
 def dns_label(text: str, unit: str = "characters") -> list[str]:
     """Check a DNS label: `gpu-0`."""
     problems = _longer_than(text, LABEL_MAX, unit)
-    if not _LABEL_RE.fullmatch(text):
-        if _SUBDOMAIN_RE.fullmatch(text):
+    if not _fits(_LABEL_RE, text):
+        if _fits(_SUBDOMAIN_RE, text):
             problems.append("must not contain dots")
         else:
             problems.append(_with_pattern(_LABEL_RULE, _LABEL, "my-name", "123-abc"))
@@ -104,7 +114,7 @@ def short_name(text: str) -> list[str]:
 def dns_subdomain(text: str, unit: str = "characters") -> list[str]:
     """Check a DNS subdomain: `gpu.vendor.test`."""
     problems = _longer_than(text, SUBDOMAIN_MAX, unit)
-    if not _SUBDOMAIN_RE.fullmatch(text):
+    if not _fits(_SUBDOMAIN_RE, text):
         problems.append(_with_pattern(_SUBDOMAIN_RULE, _SUBDOMAIN, "example.com"))
     return problems
 
@@ -117,7 +127,7 @@ def long_name(text: str) -> list[str]:
 def long_name_caseless(text: str) -> list[str]:
     """Check a DNS subdomain in which upper case counts as lower case."""
     problems = _longer_than(text, SUBDOMAIN_MAX, "bytes")
-    if not _SUBDOMAIN_CASELESS_RE.fullmatch(text):
+    if not _fits(_SUBDOMAIN_CASELESS_RE, text):
         problems.append(_with_pattern(_CASELESS_RULE, _SUBDOMAIN, "Example.com"))
     return problems
 
@@ -125,7 +135,7 @@ def long_name_caseless(text: str) -> list[str]:
 def dns_1035_label(text: str) -> list[str]:
     """Check a DNS label that starts with a letter."""
     problems = _longer_than(text, LABEL_MAX, "characters")
-    if not _DNS_1035_RE.fullmatch(text):
+    if not _fits(_DNS_1035_RE, text):
         problems.append(_with_pattern(_DNS_1035_RULE, _DNS_1035, "my-name", "abc-123"))
     return problems
 
@@ -135,7 +145,7 @@ def label_key(text: str) -> list[str]:
     return list(_label_key_problems(text))
 
 
-@lru_cache(maxsize=4096)  # there are far fewer keys than objects that carry them
+@remembers_short_texts(maxsize=4096, longest=320)  # there are far fewer keys than objects that carry them
 def _label_key_problems(text: str) -> tuple[str, ...]:
     parts = text.split("/")
     if len(parts) > 2:
@@ -154,7 +164,7 @@ def _label_key_problems(text: str) -> tuple[str, ...]:
         problems.append("name part must be non-empty")
     elif size(name) > LABEL_MAX:
         problems.append(f"name part must be no more than {LABEL_MAX} bytes")
-    if not _WORD_RE.fullmatch(name):
+    if not _fits(_WORD_RE, name):
         problems.append(f"name part {_with_pattern(_WORD_RULE, _WORD, 'MyName', 'my.name', '123-abc')}")
     return tuple(problems)
 
@@ -162,14 +172,14 @@ def _label_key_problems(text: str) -> tuple[str, ...]:
 def label_value(text: str) -> list[str]:
     """Check the value of a label or taint; empty is fine."""
     problems = _longer_than(text, LABEL_MAX, "bytes")
-    if text and not _WORD_RE.fullmatch(text):
+    if text and not _fits(_WORD_RE, text):
         problems.append(_with_pattern(_LABEL_VALUE_RULE, f"({_WORD})?", "MyValue", "my_value", "12345"))
     return problems
 
 
 def c_identifier(text: str) -> list[str]:
     """Check the part of an attribute name that follows the domain."""
-    if _IDENTIFIER_RE.fullmatch(text):
+    if _fits(_IDENTIFIER_RE, text):
         return []
     return [_with_pattern(_IDENTIFIER_RULE, _IDENTIFIER, "my_name", "MY_NAME", "MyName")]
 
@@ -177,7 +187,7 @@ def c_identifier(text: str) -> list[str]:
 def config_key(text: str) -> list[str]:
     """Check a key of ConfigMap or Secret data."""
     problems = _longer_than(text, SUBDOMAIN_MAX, "characters")
-    if not _CONFIG_KEY_RE.fullmatch(text):
+    if not _fits(_CONFIG_KEY_RE, text):
         problems.append(_with_pattern(_CONFIG_KEY_RULE, _CONFIG_KEY, "key.name", "KEY_NAME", "key-name"))
     if text in (".", ".."):
         problems.append(f"must not be '{text}'")
@@ -199,7 +209,7 @@ def env_name(text: str) -> list[str]:
 
 def condition_reason(text: str) -> list[str]:
     """Check the reason of a condition."""
-    if _CONDITION_REASON_RE.fullmatch(text):
+    if _fits(_CONDITION_REASON_RE, text):
         return []
     examples = ("my_name", "MY_NAME", "MyName", "ReasonA,ReasonB", "ReasonA:ReasonB")
     return [_with_pattern(_CONDITION_REASON_RULE, _CONDITION_REASON, *examples)]
@@ -208,7 +218,7 @@ def condition_reason(text: str) -> list[str]:
 def port_name(text: str) -> list[str]:
     """Check the name of a container port."""
     problems = _longer_than(text, 15, "characters")
-    if not _PORT_NAME_RE.fullmatch(text):
+    if not _fits(_PORT_NAME_RE, text):
         problems.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
     if not any("a" <= letter <= "z" for letter in text):
         problems.append("must contain at least one letter (a-z)")
@@ -226,7 +236,7 @@ def port_number(port: int) -> list[str]:
 
 def percent(text: str) -> list[str]:
     """Check a percentage such as `25%`."""
-    if _PERCENT_RE.fullmatch(text):
+    if _fits(_PERCENT_RE, text):
         return []
     rule = "a valid percent string must be a numeric string followed by an ending '%'"
     return [_with_pattern(rule, "[0-9]+%", "1%", "93%")]
@@ -241,14 +251,14 @@ def path_segment(text: str) -> list[str]:
 
 def semantic_version(text: str) -> list[str]:
     """Check a version as semver.org 2.0.0 defines it."""
-    if _SEMVER_RE.fullmatch(text):
+    if _fits(_SEMVER_RE, text):
         return []
     return ["must be a string compatible with semver.org spec 2.0.0"]
 
 
 def uuid(text: str) -> list[str]:
     """Check a lower-case UUID."""
-    return [] if _UUID_RE.fullmatch(text) else ["must be a lowercase UUID in 8-4-4-4-12 format"]
+    return [] if _fits(_UUID_RE, text) else ["must be a lowercase UUID in 8-4-4-4-12 format"]
 
 
 def interface_address(text: str) -> list[str]:

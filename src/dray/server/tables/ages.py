@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
-from functools import lru_cache
+
+from dray.api.text_cache import remembers_short_texts
 
 UNKNOWN = "<unknown>"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -48,7 +49,7 @@ def age(timestamp: str | None, now: float) -> str:
     return UNKNOWN if then is None else human_duration(now - then)
 
 
-@lru_cache(maxsize=8192)
+@remembers_short_texts(maxsize=8192, longest=64)
 def epoch(timestamp: str) -> float | None:
     """Return a timestamp as seconds, None when it is none. Objects of one moment share theirs."""
     try:

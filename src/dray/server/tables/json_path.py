@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Any
+
+from dray.api.text_cache import remembers_short_texts
 
 _STEP = re.compile(
     r"""\.(?P<name>(?:\\.|[^.\[\\])+)
@@ -39,7 +40,7 @@ def find(path: str, value: Any) -> list[Any]:
     return found
 
 
-@lru_cache(maxsize=512)
+@remembers_short_texts(maxsize=512, longest=1_000)
 def _parse(path: str) -> tuple[Step, ...] | None:
     steps: list[Step] = []
     position = 0
