@@ -15,7 +15,8 @@ import ast
 
 from dray.cel import generated, kinds
 from dray.cel import pysyntax as py
-from dray.cel.codegen import Code, Generator, NotCompiledError, Scope, Variable, constant_value
+from dray.cel.codegen_base import Code, NotCompiledError, Scope, Variable, constant_value
+from dray.cel.codegen_calls import CallWriter
 from dray.cel.kinds import CelType
 from dray.cel.syntax import Fold
 from dray.cel.values import MISSING
@@ -26,8 +27,8 @@ _TEST_COST = 1  # of which this is not spent where the loop ends early
 _COLLECTORS = frozenset({"map", "filter", "list", "map_entries", "map_merge"})
 
 
-class LoopGenerator(Generator):
-    """The whole generator."""
+class LoopWriter(CallWriter):
+    """Writes loops and bindings, and with them every expression."""
 
     def fold(self, node: Fold, scope: Scope) -> Code:
         """Return the code of a loop or a binding."""

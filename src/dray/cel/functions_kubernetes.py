@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from functools import lru_cache
 
 from dray.api.quantity import Quantity, QuantityError, parse_quantity
 from dray.api.semver import Semver, SemverError, parse_semver
@@ -64,9 +65,22 @@ def is_semver(text: str, normalize: bool = False) -> bool:
 # --- addresses --------------------------------------------------------------------------
 
 
+_LONGEST_ADDRESS = 64  # characters; an IPv6 address with an IPv4 address in it has 45
+
+
+@lru_cache(maxsize=1024)
+def _known_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(text)
+
+
+def _ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Parse an address, remembering short texts: loops ask for the same ones. Raises ValueError."""
+    return _known_address(text) if len(text) <= _LONGEST_ADDRESS else ipaddress.ip_address(text)
+
+
 def _parse_address(text: str) -> Address:
     try:
-        address = ipaddress.ip_address(text)
+        address = _ip_address(text)
     except ValueError:
         raise Fault(
             f'IP Address "{text}" parse error during conversion from string: '
@@ -114,7 +128,7 @@ def to_cidr(text: str) -> Cidr:
     problem = "network address parse error during conversion from string: "
     address_text, slash, bits = text.rpartition("/")
     try:
-        address = ipaddress.ip_address(address_text)
+        address = _ip_address(address_text)
         sound = bool(slash) and bits.isascii() and bits.isdigit() and (bits == "0" or bits[0] != "0")
         if not sound or len(bits) > 3 or int(bits) > address.max_prefixlen or "%" in address_text:
             raise ValueError
@@ -136,7 +150,10 @@ def is_cidr(text: str) -> bool:
 
 def contains_ip(cidr: Cidr, ip: Ip) -> bool:
     """Tell whether an address lies in a network."""
-    return ip.address.version == cidr.address.version and ip.address in cidr.network
+    if ip.address.version != cidr.address.version:
+        return False
+    n_host_bits = cidr.address.max_prefixlen - cidr.prefix
+    return int(ip.address) >> n_host_bits == int(cidr.address) >> n_host_bits
 
 
 def _contains_text(cidr: Cidr, text: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 from dray.cel.errors import Fault
@@ -127,10 +128,20 @@ def _parse_clause(template: str, position: int) -> tuple[Clause, int]:
 # --- filling ---------------------------------------------------------------------------------------
 
 
+_LONGEST_KNOWN = 256  # characters
+
+
+@lru_cache(maxsize=1024)
+def _known_template(template: str, n_values: int) -> list[str | Clause]:
+    """Parse a template, remembering it: loops use the same one over and over. Nobody changes the list."""
+    return parse_template(template, n_values)
+
+
 def format_string(template: str, values: list[object]) -> str:
     """Fill the clauses of a template with values; raise Fault."""
     try:
-        pieces = parse_template(template, len(values))
+        parse = _known_template if len(template) <= _LONGEST_KNOWN else parse_template
+        pieces = parse(template, len(values))
         arguments = iter(values)
         texts: list[str] = []
         length = 0
@@ -155,6 +166,10 @@ def _fill(clause: Clause, value: object) -> str:
 
 
 def _string(value: object, _precision: int) -> str | None:
+    if type(value) is str:
+        return value
+    if type(value) is int:
+        return str(value)
     from dray.cel.conversions import show_double
     from dray.cel.functions_time import show_duration, show_timestamp
 

@@ -124,3 +124,15 @@ def test_the_list_of_known_deviations_is_true():
     for case in recorded("cel/deviations.jsonl"):
         want = tuple(case[key] for key in ("compileError", "maxCost", "match", "error", "cost"))
         assert answer(case["expression"], device) != want, case["expression"]
+
+
+def test_random_loops_have_upstreams_outcome_and_costs():
+    attributes = {"i": {"int": 7}, "s": {"string": "text"}, "l": {"ints": [3, 1, 2]}}
+    fields = {"Driver": "d", "Attributes": attributes, "Capacity": {}, "AllowMultipleAllocations": None}
+    device = build_device(fields)
+    lines = (CASES / "loops.jsonl").read_text().splitlines()
+    for case in map(json.loads, lines):
+        want = ("", case["maxCost"], case["match"], case["error"], case["cost"])
+        got = answer(case["expression"], device, ["DRAListTypeAttributes"], stored=True)
+        assert got == want, case["expression"]
+    assert len(lines) > 200
