@@ -418,7 +418,8 @@ def slices(steps: Steps) -> None:
         resource_slice("attribute-long", device(attributes={"a": {"string": "x" * 65}})),
         resource_slice(
             "attribute-key",
-            device(attributes={"not valid!": {"int": 1}, "a.test/b": {"int": 1}, "/c": {"int": 2}}),
+            # One bad key only: upstream reports several in random order.
+            device(attributes={"not valid!": {"int": 1}, "a.test/b": {"int": 1}}),
         ),
         resource_slice("attribute-list", device(attributes={"a": {"ints": [1, 2]}, "b": {"strings": []}})),
         resource_slice("attributes-many", device(attributes={f"a{n}": {"int": n} for n in range(33)})),
@@ -845,7 +846,7 @@ _TIME = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _OWN_TIMES = ("2026-01-01T00:00:00Z", "2026-01-02T03:04:05Z")  # those that the sequences send
 _MADE_NAME = re.compile(r"made-[bcdfghjklmnpqrstvwxz2456789]{5}")
 _RECORD_VERSION = re.compile(r"in record \(\d+\)")
-_AGE = re.compile(r"\d+s")
+_AGE = re.compile(r"(\d+[smhdy])+")
 _LEFT_OUT = frozenset({"managedFields", "remainingItemCount"})
 _VERSIONS = frozenset({"resourceVersion", "continue", "storageVersionHash"})
 
