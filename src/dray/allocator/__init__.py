@@ -1,16 +1,17 @@
 """Claims + inventory + ledger → a plan, or the reasons why there is none.
 
-The door of the room:
+Public interface:
 
-    world = World(features, new_share_id=...)
-    world.set_slice(...); world.set_class(...); world.set_node(...); world.set_claim(...)
-    answer = world.plan("node-1", claims)            # Plan | Unsatisfied; raises AllocationError
-    answers = world.plan_nodes(claims, first=100)    # NodePlans
-    undo = world.take(claim_uid, answer.allocations[0])
+    allocator = Allocator(features, new_share_id=...)
+    allocator.set_slice(...); allocator.set_class(...); allocator.set_node(...); allocator.set_claim(...)
+    answer = allocator.plan("node-1", claims)            # Plan | Unsatisfied; raises AllocationError
+    answers = allocator.plan_nodes(claims, first=100)    # NodePlans
+    undo = allocator.take(claim_uid, answer.allocations[0])
 
 Semantics are those of Kubernetes v1.37, device for device. See docs/allocator.md.
 """
 
+from dray.allocator.allocator import DEFAULT_BUDGET, Allocator
 from dray.allocator.answers import Explanation, NodePlans, Plan, Reason, RequestReasons, Unsatisfied
 from dray.allocator.errors import (
     AllocationError,
@@ -19,10 +20,10 @@ from dray.allocator.errors import (
     PoolUpdatingError,
     SelectorError,
 )
-from dray.allocator.parts import OPTIONAL_OPERATIONS
+from dray.allocator.expressions import PendingSearch, PendingWork
 from dray.allocator.policies import POLICIES, Demand, NodeLoad, Policy, frag_policy, policy_named
-from dray.allocator.selection import PendingWork
-from dray.allocator.world import DEFAULT_BUDGET, World
+from dray.allocator.pool_matches import OPTIONAL_OPERATIONS
+from dray.allocator.supply import RequestFootprint
 from dray.devices import DeviceId, Undo
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "OPTIONAL_OPERATIONS",
     "POLICIES",
     "AllocationError",
+    "Allocator",
     "CapacityError",
     "Demand",
     "DeviceId",
@@ -37,16 +39,17 @@ __all__ = [
     "InvalidRequestError",
     "NodeLoad",
     "NodePlans",
+    "PendingSearch",
     "PendingWork",
     "Plan",
     "Policy",
     "PoolUpdatingError",
     "Reason",
+    "RequestFootprint",
     "RequestReasons",
     "SelectorError",
     "Undo",
     "Unsatisfied",
-    "World",
     "frag_policy",
     "policy_named",
 ]

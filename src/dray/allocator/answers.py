@@ -3,8 +3,8 @@
 Both are cheap to make, because most of them are thrown away: a plan remembers
 which devices were picked and builds the API objects when somebody reads
 `allocations`; a refusal counts reasons only when somebody reads `reasons`. A plan
-describes the hardware at the moment of the question. Reasons are counted from what is
-in use when they are read: read them before changing the world.
+describes the hardware at the moment of the query. Reasons are counted from what is
+in use when they are read: read them before changing the inventory.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class RequestReasons:
 class Plan:
     """The devices every claim would get on one node; nothing is taken yet.
 
-    Truthy. Commit with `World.take`, or write the allocations and let the claims come
-    back through `World.set_claim`.
+    Truthy. Commit with `Allocator.take`, or write the allocations and let the claims come
+    back through `Allocator.set_claim`.
     """
 
     __slots__ = ("_allocations", "_make", "_view", "node", "steps")

@@ -19,13 +19,22 @@ modest alternative wants".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from dray.allocator.parts import Value
-from dray.allocator.problem import PARTS, NodeWish, positions
+from dray.allocator.constraints import ConstraintState
+from dray.allocator.pool_matches import Value
+from dray.allocator.problem import PARTS, NodeSubrequest, Problem, positions
 
-if TYPE_CHECKING:
-    from dray.allocator.search import Search
+
+class SearchState(Protocol):
+    """What the bounds read of a search under way."""
+
+    problem: Problem
+    taken: int  # devices taken by any claim of this attempt
+    taken_by: list[int]  # claim -> devices
+    left: list[int]  # counter -> nanos
+    allocating: dict[int, dict[str, int]]  # position -> capacity taken in this attempt
+    constraints: list[ConstraintState]
 
 
 @dataclass(slots=True)
@@ -34,14 +43,16 @@ class Demand:
 
     wanted: int
     mask: int
-    wishes: list[tuple[NodeWish, int]]  # alternatives that are still possible, with their candidates
+    subrequests: list[
+        tuple[NodeSubrequest, int]
+    ]  # alternatives that are still possible, with their candidates
     admin: bool
 
 
-def refuted(search: Search, number: int, wish: NodeWish, wanted: int, scan: int) -> bool:
+def refuted(search: SearchState, number: int, subrequest: NodeSubrequest, wanted: int, scan: int) -> bool:
     """Say whether no solution can exist from here on.
 
-    `scan` are the candidates of the current wish, which needs `wanted` more of them.
+    `scan` are the candidates of the current subrequest, which needs `wanted` more of them.
     """
     problem = search.problem
     if problem.may_fail and problem.can_exceed:
@@ -52,11 +63,11 @@ def refuted(search: Search, number: int, wish: NodeWish, wanted: int, scan: int)
     scan &= ~_overdrawing(search, scan)
     if scan.bit_count() < wanted:
         return True
-    demands = [Demand(wanted, scan, [(wish, scan)], wish.wish.admin)]
+    demands = [Demand(wanted, scan, [(subrequest, scan)], subrequest.subrequest.admin)]
     for request in problem.requests[number + 1 :]:
         if request.may_fail:
             break
-        demand = _demand(search, request.wishes)
+        demand = _demand(search, request.subrequests)
         if demand is None or demand.mask.bit_count() < demand.wanted:
             return True
         demands.append(demand)
@@ -64,38 +75,40 @@ def refuted(search: Search, number: int, wish: NodeWish, wanted: int, scan: int)
         _too_few_devices(search, demands)
         or _too_few_in_counters(search, demands)
         or _too_much_drawn(search, demands)
-        or any(_tie_fails(search, tie, demands) for tie in range(len(search.ties)))
+        or any(
+            _constraint_fails(search, constraint, demands) for constraint in range(len(search.constraints))
+        )
     )
 
 
-def _demand(search: Search, wishes: list[NodeWish]) -> Demand | None:
-    possible: list[tuple[NodeWish, int]] = []
+def _demand(search: SearchState, subrequests: list[NodeSubrequest]) -> Demand | None:
+    possible: list[tuple[NodeSubrequest, int]] = []
     mask = 0
-    for wish in wishes:
-        free = ~search.taken_by[wish.wish.claim]
-        if not wish.wish.admin:
+    for subrequest in subrequests:
+        free = ~search.taken_by[subrequest.subrequest.claim]
+        if not subrequest.subrequest.admin:
             free = ~(search.problem.dedicated | search.taken)
-        if wish.wish.wants_all:
-            candidates = wish.row_mask
-            if not wish.row or candidates & ~(free & wish.ok):
+        if subrequest.subrequest.wants_all:
+            candidates = subrequest.row_mask
+            if not subrequest.row or candidates & ~(free & subrequest.ok):
                 continue
         else:
-            candidates = wish.ok & free
+            candidates = subrequest.ok & free
             candidates &= ~_overdrawing(search, candidates)
-            if candidates.bit_count() < wish.count:
+            if candidates.bit_count() < subrequest.count:
                 continue
-        possible.append((wish, candidates))
+        possible.append((subrequest, candidates))
         mask |= candidates
     if not possible:
         return None
-    wanted = min(wish.count for wish, _ in possible)
-    return Demand(wanted, mask, possible, any(wish.wish.admin for wish, _ in possible))
+    wanted = min(subrequest.count for subrequest, _ in possible)
+    return Demand(wanted, mask, possible, any(subrequest.subrequest.admin for subrequest, _ in possible))
 
 
 # --- devices ------------------------------------------------------------------
 
 
-def _too_few_devices(search: Search, demands: list[Demand]) -> bool:
+def _too_few_devices(search: SearchState, demands: list[Demand]) -> bool:
     """Hall's condition over devices that can be taken once."""
     shared = search.problem.shared
     needs: list[tuple[int, int]] = []
@@ -164,24 +177,28 @@ def _augment(needs: list[tuple[int, int]], owner: dict[int, int], start: int) ->
 # --- constraints --------------------------------------------------------------
 
 
-def _tie_fails(search: Search, number: int, demands: list[Demand]) -> bool:
-    tie = search.ties[number]
+def _constraint_fails(search: SearchState, number: int, demands: list[Demand]) -> bool:
+    constraint = search.constraints[number]
     covered = []
     for demand in demands:
-        columns = [_by_value(search, number, wish, mask) for wish, mask in demand.wishes]
+        columns = [_by_value(search, number, subrequest, mask) for subrequest, mask in demand.subrequests]
         if all(column is not None for column in columns):
             covered.append((demand, [column for column in columns if column is not None]))
     if not covered:
         return False
-    return _no_distinct(tie.value, covered) if tie.distinct else _no_match(search, number, covered)
+    return (
+        _no_distinct(constraint.value, covered) if constraint.distinct else _no_match(search, number, covered)
+    )
 
 
 Covered = list[tuple[Demand, list[dict[Value, int]]]]
 
 
-def _by_value(search: Search, number: int, wish: NodeWish, mask: int) -> dict[Value, int] | None:
-    """Group candidates by the value they bring to a constraint; None when it does not cover the wish."""
-    for constraint, column in wish.columns:
+def _by_value(
+    search: SearchState, number: int, subrequest: NodeSubrequest, mask: int
+) -> dict[Value, int] | None:
+    """Group candidates by the value they bring to a constraint; None when it does not cover the subrequest."""
+    for constraint, column in subrequest.columns:
         if constraint == number:
             groups: dict[Value, int] = {}
             for position in positions(mask):
@@ -192,11 +209,11 @@ def _by_value(search: Search, number: int, wish: NodeWish, mask: int) -> dict[Va
     return None
 
 
-def _no_match(search: Search, number: int, covered: Covered) -> bool:
+def _no_match(search: SearchState, number: int, covered: Covered) -> bool:
     """Say whether no single element is carried by enough devices for every covered request."""
-    tie = search.ties[number]
+    constraint = search.constraints[number]
     masks = [_by_element(columns) for _, columns in covered]
-    elements = tie.value if tie.members else masks[0].keys()
+    elements = constraint.value if constraint.members else masks[0].keys()
     shared = search.problem.shared
     for element in elements:
         union, total = 0, 0
@@ -246,7 +263,7 @@ def _no_distinct(used: Value, covered: Covered) -> bool:
 # --- counters and capacities --------------------------------------------------
 
 
-def _too_few_in_counters(search: Search, demands: list[Demand]) -> bool:
+def _too_few_in_counters(search: SearchState, demands: list[Demand]) -> bool:
     """Say whether what is left of counters and shared capacities holds too few devices.
 
     Every counter set holds at most `left / smallest draw` devices of any kind; devices
@@ -292,7 +309,7 @@ def _too_few_in_counters(search: Search, demands: list[Demand]) -> bool:
     return room < total
 
 
-def _overdrawing(search: Search, mask: int) -> int:
+def _overdrawing(search: SearchState, mask: int) -> int:
     """Return the devices among these that would, each alone, draw more than is left."""
     problem = search.problem
     found = 0
@@ -308,7 +325,7 @@ def _overdrawing(search: Search, mask: int) -> int:
     return found
 
 
-def _too_much_drawn(search: Search, demands: list[Demand]) -> bool:
+def _too_much_drawn(search: SearchState, demands: list[Demand]) -> bool:
     """Say whether even the smallest candidates together draw more than is left of all counters.
 
     Counters of different units are added up as parts per million of what there was.
@@ -329,14 +346,14 @@ def _too_much_drawn(search: Search, demands: list[Demand]) -> bool:
     return drawn > left
 
 
-def _shares(search: Search, demands: list[Demand], position: int) -> int:
+def _shares(search: SearchState, demands: list[Demand], position: int) -> int:
     """Return how many more shares of a device can be given at most: one per request, room permitting."""
     askers = [demand for demand in demands if demand.mask >> position & 1]
     smallest: dict[str, int] | None = None
     for demand in askers:
-        for wish, mask in demand.wishes:
+        for subrequest, mask in demand.subrequests:
             if mask >> position & 1:
-                need = wish.needs.get(position)
+                need = subrequest.needs.get(position)
                 amounts = need.nanos if need else {}
                 smallest = (
                     dict(amounts)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dray.allocator.devices import CapacityFacts
+from dray.allocator.device_facts import CapacityFacts
 from dray.api.quantity import INT64_MAX, Quantity, parse_quantity
 from dray.api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, QuantityValue
 
@@ -117,7 +117,7 @@ def _rounded_up(wanted: Quantity, valid: CapacityRequestPolicyRange, *, fraction
 
 
 def _next_step(wanted: int, least: int, step: int) -> int:
-    if step <= 0:  # validation forbids it; an old object must not stop the world
+    if step <= 0:  # validation forbids it; an old object must not stop the inventory
         return wanted
     return least - (least - wanted) // step * step
 

@@ -1,4 +1,4 @@
-"""Allocation cases as data: one world, one question per node, in one JSON object.
+"""Allocation cases as data: inventory, claims and nodes, in one JSON object.
 
 The format is that of the reference vectors: `features`, `node` (or `nodes`), `claims`,
 `classes`, `slices`, and bare use as `allocatedDevices`, `allocatedSharedDevices`,
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dray.allocator.world import World
+from dray.allocator.allocator import Allocator
 from dray.api.core import Node
 from dray.api.features import KNOWN_GATES, Features
 from dray.api.meta import ObjectMeta, View
@@ -41,7 +41,7 @@ class UsedDevice(View, frozen=True):
 
 
 class Case(View, frozen=True):
-    """A question with its world."""
+    """An inventory, what is in use of it, and the claims to allocate."""
 
     name: str = ""
     features: list[str] | None = None
@@ -88,40 +88,40 @@ def features_of(names: list[str] | None) -> Features:
     return Features(gates)
 
 
-def build_world(case: Case, *, new_share_id: Callable[[], str] | None = None) -> World:
-    """Build the world of a case; without `features` the defaults of v1.37 are on. Raises CaseError."""
-    world = World(features_of(case.features), new_share_id=new_share_id)
+def build_allocator(case: Case, *, new_share_id: Callable[[], str] | None = None) -> Allocator:
+    """Build the inventory of a case; without `features` the defaults of v1.37 are on. Raises CaseError."""
+    allocator = Allocator(features_of(case.features), new_share_id=new_share_id)
     if isinstance(case.slices, str):
         raise CaseError(f'slices must be a list or "same", not {case.slices!r}')
-    add_slices(world, case)
-    add_rest(world, case)
-    return world
+    add_slices(allocator, case)
+    add_rest(allocator, case)
+    return allocator
 
 
-def add_slices(world: World, case: Case) -> None:
-    """Put the hardware of a case into a world. Raises CaseError."""
+def add_slices(allocator: Allocator, case: Case) -> None:
+    """Put the hardware of a case into an allocator. Raises CaseError."""
     assert not isinstance(case.slices, str)
     for index, resource_slice in enumerate(case.slices or []):
         name = resource_slice.metadata.name
         try:
             # Names should be unique but need not be in a file; the order decides between equals.
-            world.set_slice(resource_slice, key=f"{name}\0{index:08}")
+            allocator.set_slice(resource_slice, key=f"{name}\0{index:08}")
         except ValueError as error:
             raise CaseError(f"slice {name!r}: {error}") from error
 
 
-def add_rest(world: World, case: Case) -> Callable[[], None]:
-    """Put classes, nodes, rules and use into a world; return what undoes the use. Raises CaseError."""
+def add_rest(allocator: Allocator, case: Case) -> Callable[[], None]:
+    """Put classes, nodes, rules and use into an allocator; return what undoes the use. Raises CaseError."""
     for device_class in case.classes or []:
-        world.set_class(device_class)
+        allocator.set_class(device_class)
     for node in case.all_nodes():
-        world.set_node(node)
+        allocator.set_node(node)
     for rule in case.taint_rules or []:
-        world.set_taint_rule(rule)
+        allocator.set_taint_rule(rule)
     for claim in case.allocated_claims or []:
-        world.set_claim(claim)
+        allocator.set_claim(claim)
     try:
-        return world.seed(
+        return allocator.seed(
             dedicated=[used.id for used in case.allocated_devices or []],
             shares=[(used.id, used.share_id or "") for used in case.allocated_shared_devices or []],
             consumed=[

@@ -49,10 +49,9 @@ class Demand:
     """A mix of expected requests, and the waste it sees in a node's rooms."""
 
     kinds: tuple[Kind, ...]
-    elsewhere: float = 0.0  # weight of requests that cannot run on the node: to them all room is waste
 
     @classmethod
-    def of(cls, kinds: Iterable[tuple[float, int, int]], elsewhere: float = 0.0) -> Demand:
+    def of(cls, kinds: Iterable[tuple[float, int, int]]) -> Demand:
         """Make a demand from (weight, count, parts). Raises ValueError for a kind that no device can serve."""
         found = tuple(Kind(*kind) for kind in kinds)
         for kind in found:
@@ -61,7 +60,7 @@ class Demand:
                     f"expected request {kind}: count must be at least 1, parts 1 to {WHOLE} (thousandths of a"
                     " device), weight not negative"
                 )
-        return cls(found, elsewhere)
+        return cls(found)
 
     @cached_property
     def lost(self) -> list[float]:
@@ -69,7 +68,7 @@ class Demand:
         weights = [0.0] * (WHOLE + 1)
         for kind in self.kinds:
             weights[kind.parts] += kind.weight
-        larger = self.elsewhere + sum(weights)  # weight of the kinds that want more than the room
+        larger = sum(weights)  # weight of the kinds that want more than the room
         table = []
         for room, weight in enumerate(weights):
             larger -= weight
@@ -172,7 +171,7 @@ def frag_policy(demand: Demand) -> Policy:
 
 POLICIES: dict[str, Policy] = {
     "first-fit": Policy("first-fit", None),
-    "pack": Policy("pack", lambda load: -load.room, _fullest),
+    "pack": Policy("pack", lambda load: -1e6 * load.broken - load.room, _fullest, counts_broken=True),
     "spread": Policy("spread", lambda load: load.room, _emptiest),
     "frag": frag_policy(USUAL_DEMAND),
     "topology": Policy("topology", _scatter, _fullest, is_topological=True),

@@ -28,9 +28,9 @@ from copy import copy
 
 import msgspec
 
-from dray.allocator.devices import DeviceFacts, Interner, SliceFacts, attribute_of
+from dray.allocator.device_facts import DeviceFacts, Interner, SliceFacts, attribute_of
 from dray.allocator.gates import Gates
-from dray.allocator.nodes import node_matches
+from dray.allocator.node_selectors import node_matches
 from dray.api.core import Node
 from dray.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from dray.devices import Amounts, DeviceId, DeviceUse, Groups, PoolId, admits_groups, narrow_groups
@@ -52,7 +52,6 @@ class PoolView:
         "dedicated",
         "devices",
         "elsewhere",
-        "faces",
         "has_conditions",
         "has_consumers",
         "id",
@@ -61,6 +60,7 @@ class PoolView:
         "is_incomplete",
         "node",
         "node_match",
+        "pool_classes",
         "record",
         "shared",
         "structure",
@@ -108,7 +108,7 @@ class PoolView:
         self._available: tuple[CounterSets, dict[str, Groups]] | None = None
         self._columns: dict[str, int] = {}
         self._published: dict[str, int] | None = None  # attribute as published -> column
-        self.faces: dict[int, int] = {}  # number of a grouping -> what the pool looks like to it
+        self.pool_classes: dict[int, int] = {}  # number of a NodeClasses -> class of the pool
         uses = record.uses()
         if uses:
             for name, use in uses.items():
@@ -185,7 +185,7 @@ class PoolView:
         """Return what keeps a device from being taken as well: ("counters" or "groups", in words); None: nothing.
 
         Only devices that draw from counters can lack something; whether the device itself is in use
-        is another question.
+        is another query.
         """
         if not self.devices[bit].consumes:
             return None
@@ -227,6 +227,12 @@ class PoolView:
         found._available = ({name: dict(counters) for name, counters in self.counter_sets.items()}, {})
         return found
 
+    def frozen(self) -> PoolView:
+        """Return a view of the pool as it is used now; it does not follow the ledger."""
+        found = copy(self)
+        found.consumed = dict(self.consumed)
+        return found
+
     def column(self, attribute: str) -> int:
         """Return a number that is equal for pools whose devices carry equal values of an attribute."""
         found = self._columns.get(attribute)
@@ -235,7 +241,7 @@ class PoolView:
         return found
 
     def prepare(self) -> None:
-        """Number the columns of all published attributes, so that the first question finds them ready."""
+        """Number the columns of all published attributes, so that the first query finds them ready."""
         if self._published is not None:
             return
         total = len(self.devices)
@@ -308,7 +314,7 @@ class PoolRecord:
         self._ledger = ledger
         self.by_key: dict[str, SliceFacts] = {}
         self.by_node: dict[str, dict[str, SliceFacts]] = {}
-        self.for_many: dict[str, SliceFacts] = {}  # slices without a node name
+        self.without_node: dict[str, SliceFacts] = {}  # slices without a node name
         self._views: dict[Hashable, PoolView | None] = {}
         self._views_by_device: dict[str, list[PoolView]] = {}
         self._generations: dict[int, Generation] = {}
@@ -337,7 +343,7 @@ class PoolRecord:
 
     def _home(self, facts: SliceFacts) -> dict[str, SliceFacts]:
         if not facts.node_name:
-            return self.for_many
+            return self.without_node
         return self.by_node.setdefault(facts.node_name, {})
 
     def _forget_views(self) -> None:
@@ -368,7 +374,7 @@ class PoolRecord:
         if key not in self._views:
             view = self._views[key] = self._build(slices, node_match)
             if view is not None:
-                view.node = "" if self.for_many else node.metadata.name
+                view.node = "" if self.without_node else node.metadata.name
                 for name in view.bit_by_name:
                     self._views_by_device.setdefault(name, []).append(view)
         return self._views[key]
@@ -378,7 +384,7 @@ class PoolRecord:
         seen: list[SliceFacts] = []
         matches: dict[str, int] = {}
         own = self.by_node.get(node.metadata.name, {})
-        for facts in [*own.values(), *self.for_many.values()]:
+        for facts in [*own.values(), *self.without_node.values()]:
             if not self._is_understood(facts):
                 continue
             if facts.selects_nodes:
@@ -503,7 +509,7 @@ def _counter_sets(slices: list[SliceFacts]) -> tuple[CounterSets, str]:
 class NodeView:
     """A node with its pools in the order of the search."""
 
-    __slots__ = ("_here", "_row", "has_invalid", "looks", "name", "node", "pools")
+    __slots__ = ("_here", "_row", "has_invalid", "name", "node", "pool_classes", "pools")
 
     def __init__(self, node: Node, pools: list[PoolView]) -> None:
         self.name = node.metadata.name
@@ -511,7 +517,7 @@ class NodeView:
         pools.sort(key=lambda pool: (pool.has_conditions, pool.id))
         self.pools = tuple(pools)
         self.has_invalid = any(pool.invalid_reason for pool in pools)
-        self.looks: dict[int, tuple[int, ...]] = {}  # number of a grouping -> faces of the pools
+        self.pool_classes: dict[int, tuple[int, ...]] = {}  # number of a NodeClasses -> classes of the pools
         self._row: tuple[DeviceFacts, ...] | None = None
         self._here: NodeSelector | None = None
 

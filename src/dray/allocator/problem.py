@@ -1,11 +1,11 @@
-"""One node, one question, one state of the ledger: the input of the search.
+"""One node, one query, one state of the ledger: the input of the search.
 
 Devices of all usable pools stand in one row, in upstream's order (pool after pool,
 slice after slice); a device is a position, a set of devices is an integer. Everything
 the search asks per candidate is looked up here, so that picking a device is a few
 integer operations.
 
-Nothing here changes during a search. Two nodes with equal keys (see `world`) have equal
+Nothing here changes during a search. Two nodes with equal keys (see `allocator`) have equal
 problems, so a solution, being positions, fits both.
 """
 
@@ -16,11 +16,11 @@ from copy import copy
 from functools import cached_property
 
 from dray.allocator.capacity import Need
-from dray.allocator.devices import CapacityFacts, DeviceFacts
+from dray.allocator.compiled_claims import RESULTS_MAX, CompiledClaims, Fatal, Subrequest
+from dray.allocator.device_facts import CapacityFacts, DeviceFacts
 from dray.allocator.errors import InvalidRequestError, PoolUpdatingError
-from dray.allocator.parts import OPTIONAL_OPERATIONS, PoolPart, Value
+from dray.allocator.pool_matches import OPTIONAL_OPERATIONS, PoolMatches, Value
 from dray.allocator.pools import NodeView, PoolView
-from dray.allocator.requests import RESULTS_MAX, Fatal, Question, Wish
 from dray.devices import DeviceId, Groups
 
 PARTS = 1_000_000  # a counter is measured in parts of what is left of it at the start
@@ -55,8 +55,8 @@ def _moved(mask: int, place: Sequence[int]) -> int:
     return moved
 
 
-class NodeWish:
-    """One wish on one node."""
+class NodeSubrequest:
+    """One subrequest on one node."""
 
     __slots__ = (
         "blocked",
@@ -71,12 +71,12 @@ class NodeWish:
         "ok",
         "row",
         "row_mask",
-        "wish",
+        "subrequest",
     )
 
-    def __init__(self, wish: Wish) -> None:
-        self.wish = wish
-        self.count = wish.count
+    def __init__(self, subrequest: Subrequest) -> None:
+        self.subrequest = subrequest
+        self.count = subrequest.count
         self.ok = 0  # devices it could take, as far as the node and the ledger's shares go
         self.fatal: dict[int, Fatal] = {}
         self.fatal_mask = 0
@@ -89,9 +89,9 @@ class NodeWish:
         self.columns: list[tuple[int, list[Value | Fatal | None]]] = []  # (constraint, value by position)
         self.may_fail = False  # looking at some device (or a constraint on all) ends the attempt
 
-    def moved(self, place: Sequence[int], order: Sequence[int]) -> NodeWish:
-        """Return the wish with every device at its new place; `order` is the inverse of `place`."""
-        found = NodeWish(self.wish)
+    def moved(self, place: Sequence[int], order: Sequence[int]) -> NodeSubrequest:
+        """Return the subrequest with every device at its new place; `order` is the inverse of `place`."""
+        found = NodeSubrequest(self.subrequest)
         found.count = self.count
         found.ok = _moved(self.ok, place)
         found.fatal = {place[position]: fatal for position, fatal in self.fatal.items()}
@@ -110,71 +110,78 @@ class NodeWish:
 class NodeRequest:
     """One request on one node: its alternatives and what surrounds it."""
 
-    __slots__ = ("claim", "detached", "has_alternatives", "may_fail", "opens_claim", "wishes")
+    __slots__ = ("claim", "detached", "has_alternatives", "may_fail", "opens_claim", "subrequests")
 
     def __init__(
-        self, claim: int, wishes: list[NodeWish], *, has_alternatives: bool, opens_claim: bool
+        self, claim: int, subrequests: list[NodeSubrequest], *, has_alternatives: bool, opens_claim: bool
     ) -> None:
         self.claim = claim
-        self.wishes = wishes
+        self.subrequests = subrequests
         self.has_alternatives = has_alternatives
         self.opens_claim = opens_claim  # the first request of a claim that is not the first
-        self.may_fail = any(wish.may_fail for wish in wishes)
+        self.may_fail = any(subrequest.may_fail for subrequest in subrequests)
         self.detached = False  # whatever it takes, later requests cannot tell
 
-    def with_wishes(self, wishes: list[NodeWish]) -> NodeRequest:
-        """Return the request with the same wishes in another order of devices."""
+    def with_wishes(self, subrequests: list[NodeSubrequest]) -> NodeRequest:
+        """Return the request with the same subrequests in another order of devices."""
         found = NodeRequest(
-            self.claim, wishes, has_alternatives=self.has_alternatives, opens_claim=self.opens_claim
+            self.claim, subrequests, has_alternatives=self.has_alternatives, opens_claim=self.opens_claim
         )
         found.detached = self.detached
         return found
 
 
 class Problem:
-    """A node's devices and a pod's wishes, joined."""
+    """A node's devices and a pod's subrequests, joined."""
 
-    def __init__(self, question: Question, view: NodeView, parts: list[PoolPart]) -> None:
+    def __init__(self, compiled: CompiledClaims, view: NodeView, matches_by_pool: list[PoolMatches]) -> None:
         """Raises FatalFound for what upstream finds before it starts to search."""
-        self.question = question
-        self._pools: list[tuple[int, PoolView, PoolPart]] = []
+        self.compiled = compiled
+        self._pools: list[tuple[int, PoolView, PoolMatches]] = []
         offset = 0
-        for pool, part in zip(view.pools, parts, strict=True):
+        for pool, matches in zip(view.pools, matches_by_pool, strict=True):
             if pool.is_usable:
-                self._pools.append((offset, pool, part))
+                self._pools.append((offset, pool, matches))
                 offset += len(pool.devices)
         self.n_devices = offset
         self._can_skip = (
-            question.gates.optional_operations and OPTIONAL_OPERATIONS in view.node.status.declared_features
+            compiled.gates.optional_operations and OPTIONAL_OPERATIONS in view.node.status.declared_features
         )
-        self.dedicated = self._join(lambda pool, part: pool.dedicated)
-        self.held = self._join(lambda pool, part: pool.shared)  # shares of these are in use
-        self.shared = self._join(lambda pool, part: part.shared)  # these may be shared
-        self.consumers = self._join(lambda pool, part: part.consumers)
-        self.wishes = [self._node_wish(wish) for wish in question.wishes]
+        self.dedicated = self._join(lambda pool, matches: pool.dedicated)
+        self.held = self._join(lambda pool, matches: pool.shared)  # shares of these are in use
+        self.shared = self._join(lambda pool, matches: matches.shared)  # these may be shared
+        self.consumers = self._join(lambda pool, matches: matches.consumers)
+        self.subrequests = [self._node_subrequest(subrequest) for subrequest in compiled.subrequests]
         self.requests = self._checked(view)
         self.counters: list[int] = []  # what is left of each counter
         self.counter_set_of: list[int] = []  # counter -> its set
         self.draws: dict[int, tuple[tuple[int, int], ...]] = {}  # position -> (counter, nanos)
         self.group_sets: dict[int, tuple[tuple[int, frozenset[str]], ...]] = {}  # position -> (set, groups)
         self.groups: dict[int, Groups] = {}  # set -> groups of devices in use
-        if self.consumers and question.gates.partitionable:
+        if self.consumers and compiled.gates.partitionable:
             self._count()
         self.can_exceed = any(
-            sum(max(w.count for w in self.requests[r].wishes) for r in requests) > RESULTS_MAX
-            for requests in question.requests_by_claim
+            sum(max(w.count for w in self.requests[r].subrequests) for r in requests) > RESULTS_MAX
+            for requests in compiled.requests_by_claim
         )
         self.may_fail = any(request.may_fail for request in self.requests)
-        self._is_ordered = any(wish.wish.wants_all and wish.columns for wish in self.wishes)
-        self._twins: list[int] | None = None
+        self._is_ordered = any(
+            subrequest.subrequest.wants_all and subrequest.columns for subrequest in self.subrequests
+        )
+        self._symmetry_classes: list[int] | None = None
         self._origin: Problem | None = None  # the problem that this one is in another order
         self._order: tuple[int, ...] = ()  # position -> position in the origin
 
     def _join(self, read: object) -> int:
         mask = 0
-        for offset, pool, part in self._pools:
-            mask |= read(pool, part) << offset  # type: ignore[operator]
+        for offset, pool, matches in self._pools:
+            mask |= read(pool, matches) << offset  # type: ignore[operator]
         return mask
+
+    def detach(self) -> None:
+        """Make the problem independent of the ledger, so that another thread may search while devices are taken."""
+        _ = self.symmetry_classes  # made of what is in use now
+        self._pools = [(offset, pool.frozen(), matches) for offset, pool, matches in self._pools]
 
     # --- devices ---------------------------------------------------------------
 
@@ -200,7 +207,7 @@ class Problem:
         return facts, pool.consumed.get(bit)
 
     @property
-    def pools(self) -> list[tuple[int, PoolView, PoolPart]]:
+    def pools(self) -> list[tuple[int, PoolView, PoolMatches]]:
         """Return the usable pools, each with the position of its first device (in upstream's order)."""
         return self._pools
 
@@ -214,51 +221,53 @@ class Problem:
             place[old] = new
         found = copy(self)
         found.__dict__.pop("volumes", None)
-        found._origin, found._order, found._twins = self, tuple(order), None
+        found._origin, found._order, found._symmetry_classes = self, tuple(order), None
         found.dedicated = _moved(self.dedicated, place)
         found.held = _moved(self.held, place)
         found.shared = _moved(self.shared, place)
         found.consumers = _moved(self.consumers, place)
         found.draws = {place[position]: draws for position, draws in self.draws.items()}
         found.group_sets = {place[position]: sets for position, sets in self.group_sets.items()}
-        found.wishes = [wish.moved(place, order) for wish in self.wishes]
+        found.subrequests = [subrequest.moved(place, order) for subrequest in self.subrequests]
         found.requests = [
-            request.with_wishes([found.wishes[wish.wish.number] for wish in request.wishes])
+            request.with_wishes(
+                [found.subrequests[subrequest.subrequest.number] for subrequest in request.subrequests]
+            )
             for request in self.requests
         ]
         return found
 
     @property
-    def twins(self) -> list[int]:
+    def symmetry_classes(self) -> list[int]:
         """Return a number per position; equal numbers mean interchangeable devices.
 
         "All devices" under a constraint goes through its row in order and ends either with
         "in use" or with an error, whichever comes first: then no two devices are alike.
         """
-        if self._twins is None and self._origin is not None:
-            numbers_there = self._origin.twins
-            self._twins = [numbers_there[position] for position in self._order]
-        if self._twins is None and self._is_ordered:
-            self._twins = list(range(self.n_devices))
-        if self._twins is None:
+        if self._symmetry_classes is None and self._origin is not None:
+            numbers_there = self._origin.symmetry_classes
+            self._symmetry_classes = [numbers_there[position] for position in self._order]
+        if self._symmetry_classes is None and self._is_ordered:
+            self._symmetry_classes = list(range(self.n_devices))
+        if self._symmetry_classes is None:
             numbers: dict[Hashable, int] = {}
-            self._twins = []
-            for index, (offset, pool, part) in enumerate(self._pools):
-                for bit, twin in enumerate(part.twins):
+            self._symmetry_classes = []
+            for index, (offset, pool, matches) in enumerate(self._pools):
+                for bit, symmetry_class in enumerate(matches.symmetry_classes):
                     mask = 1 << bit
                     used = tuple(sorted(pool.consumed[bit].items())) if bit in pool.consumed else ()
                     key = (
-                        twin,
+                        symmetry_class,
                         bool(pool.dedicated & mask),
                         bool(pool.shared & mask),
                         used,
                         # Counters belong to a pool; without them pools do not matter.
-                        index if part.consumers & mask else -1,
+                        index if matches.consumers & mask else -1,
                         pool.id[0],
                     )
-                    self._twins.append(numbers.setdefault(key, len(numbers)))
-                    assert offset + bit == len(self._twins) - 1
-        return self._twins
+                    self._symmetry_classes.append(numbers.setdefault(key, len(numbers)))
+                    assert offset + bit == len(self._symmetry_classes) - 1
+        return self._symmetry_classes
 
     @cached_property
     def volumes(self) -> list[tuple[int, int]]:
@@ -275,13 +284,13 @@ class Problem:
                 masks[volume] = masks.get(volume, 0) | 1 << position
         return sorted(masks.items())
 
-    # --- wishes ----------------------------------------------------------------
+    # --- subrequests ----------------------------------------------------------------
 
-    def _node_wish(self, wish: Wish) -> NodeWish:
-        found = NodeWish(wish)
-        columns: dict[int, list[Value | Fatal | None]] = {number: [] for number in wish.constraints}
-        for offset, pool, part in self._pools:
-            row = part.wishes[wish.number]
+    def _node_subrequest(self, subrequest: Subrequest) -> NodeSubrequest:
+        found = NodeSubrequest(subrequest)
+        columns: dict[int, list[Value | Fatal | None]] = {number: [] for number in subrequest.constraints}
+        for offset, pool, matches in self._pools:
+            row = matches.subrequests[subrequest.number]
             blocked = row.tainted | row.uncountable
             if not self._can_skip:
                 blocked |= row.operations
@@ -302,7 +311,7 @@ class Problem:
             found.blocked |= blocked << offset
             found.no_room |= no_room << offset
             for number, column in columns.items():
-                column += part.values[number, wish.number]
+                column += matches.values[number, subrequest.number]
         # What is an error to look at is not ok either.
         found.ok = found.row_mask & ~found.blocked & ~found.no_room & ~found.fatal_mask
         found.columns = list(columns.items())
@@ -311,55 +320,62 @@ class Problem:
             for position in positions(found.ok):
                 if isinstance(column[position], Fatal):
                     found.errors |= 1 << position
-        if wish.wants_all:
+        if subrequest.wants_all:
             found.row = tuple(positions(found.row_mask))
             found.count = len(found.row)
             found.may_fail = bool(found.columns)
         else:
-            found.may_fail = bool(found.errors if wish.admin else found.errors & ~self.dedicated)
+            found.may_fail = bool(found.errors if subrequest.admin else found.errors & ~self.dedicated)
         return found
 
     def _checked(self, view: NodeView) -> list[NodeRequest]:
         """Check everything that comes before the search, in upstream's order."""
         requests: list[NodeRequest] = []
-        question = self.question
-        for claim, members in enumerate(question.requests_by_claim):
+        compiled = self.compiled
+        for claim, members in enumerate(compiled.requests_by_claim):
             least = 0
             for number in members:
-                group = question.requests[number]
+                group = compiled.requests[number]
                 if group.problem is not None:
                     raise FatalFound(group.problem, claim, None)
-                for wish in group.wishes:
-                    if wish.problem is not None:
-                        raise FatalFound(wish.problem, claim, None)
-                    if wish.wants_all:
-                        self._check_all(self.wishes[wish.number], view)
-                wishes = [self.wishes[wish.number] for wish in group.wishes]
-                fewest = min(wish.count for wish in wishes)
+                for subrequest in group.subrequests:
+                    if subrequest.problem is not None:
+                        raise FatalFound(subrequest.problem, claim, None)
+                    if subrequest.wants_all:
+                        self._check_all(self.subrequests[subrequest.number], view)
+                subrequests = [self.subrequests[subrequest.number] for subrequest in group.subrequests]
+                fewest = min(subrequest.count for subrequest in subrequests)
                 if fewest > RESULTS_MAX - least:
                     raise FatalFound(_too_many(group.name, fewest, least), claim, None)
                 least += fewest
                 opens = claim > 0 and number == members.start
                 requests.append(
-                    NodeRequest(claim, wishes, has_alternatives=group.has_alternatives, opens_claim=opens)
+                    NodeRequest(
+                        claim, subrequests, has_alternatives=group.has_alternatives, opens_claim=opens
+                    )
                 )
-            problem = question.claim_problems[claim]
+            problem = compiled.claim_problems[claim]
             if problem is not None:
                 raise FatalFound(problem, claim, None)
         _mark_detached(self, requests)
         return requests
 
-    def _check_all(self, wish: NodeWish, view: NodeView) -> None:
+    def _check_all(self, subrequest: NodeSubrequest, view: NodeView) -> None:
         """ "All devices" needs every pool of the node whole and every device readable."""
         offset = 0
         for index, pool in enumerate(view.pools):
             if pool.is_incomplete or pool.invalid_reason:
                 state = "being updated" if pool.is_incomplete else "invalid"
-                raise FatalFound(_pool_not_ready(wish.wish.name, state), wish.wish.claim, None, index)
-            bits = wish.fatal_mask >> offset & ((1 << len(pool.devices)) - 1)
+                raise FatalFound(
+                    _pool_not_ready(subrequest.subrequest.name, state),
+                    subrequest.subrequest.claim,
+                    None,
+                    index,
+                )
+            bits = subrequest.fatal_mask >> offset & ((1 << len(pool.devices)) - 1)
             if bits:
                 position = next(positions(bits)) + offset
-                raise FatalFound(wish.fatal[position], wish.wish.claim, position)
+                raise FatalFound(subrequest.fatal[position], subrequest.subrequest.claim, position)
             offset += len(pool.devices)
 
     # --- counters --------------------------------------------------------------
@@ -367,8 +383,8 @@ class Problem:
     def _count(self) -> None:
         """Number counters and counter sets; devices of an overdrawn pool cannot be taken at all."""
         overdrawn = 0
-        for offset, pool, part in self._pools:
-            if not part.consumers:
+        for offset, pool, matches in self._pools:
+            if not matches.consumers:
                 continue
             left, groups = pool.available()
             counter_numbers: dict[tuple[str, str], int] = {}
@@ -382,8 +398,8 @@ class Problem:
                     self.counter_set_of.append(set_number)
             # Upstream compares every counter of the pool, so one below zero blocks all.
             if any(nanos < 0 for counters in left.values() for nanos in counters.values()):
-                overdrawn |= part.consumers << offset
-            for bit in positions(part.consumers):
+                overdrawn |= matches.consumers << offset
+            for bit in positions(matches.consumers):
                 consumes = pool.devices[bit].consumes
                 self.draws[bit + offset] = tuple(
                     (counter_numbers[c.counter_set, name], nanos)
@@ -396,9 +412,9 @@ class Problem:
         # Another share of a device in use is not charged again, so it is not blocked.
         overdrawn &= ~(self.shared & self.held)
         if overdrawn:
-            for wish in self.wishes:
-                wish.ok &= ~overdrawn
-                wish.blocked |= overdrawn
+            for subrequest in self.subrequests:
+                subrequest.ok &= ~overdrawn
+                subrequest.blocked |= overdrawn
 
 
 def _mark_detached(problem: Problem, requests: list[NodeRequest]) -> None:
@@ -408,9 +424,9 @@ def _mark_detached(problem: Problem, requests: list[NodeRequest]) -> None:
     for request in reversed(requests):
         touched = 0
         constraints: set[int] = set()
-        for wish in request.wishes:
-            touched |= wish.row_mask | wish.fatal_mask
-            constraints.update(number for number, _ in wish.columns)
+        for subrequest in request.subrequests:
+            touched |= subrequest.row_mask | subrequest.fatal_mask
+            constraints.update(number for number, _ in subrequest.columns)
         if touched & problem.consumers:
             touched |= problem.consumers
         request.detached = (
@@ -441,12 +457,12 @@ def _pool_not_ready(request: str, state: str) -> Fatal:
     return Fatal(PoolUpdatingError, text)
 
 
-def unsatisfied_constraint(wish: Wish) -> Fatal:
+def unsatisfied_constraint(subrequest: Subrequest) -> Fatal:
     """Return the error for "all devices" under a constraint that they break."""
 
     def text(claim: str, device: DeviceId | None) -> str:
         return (
-            f"claim {claim}, request {wish.name}: cannot add device {device}"
+            f"claim {claim}, request {subrequest.name}: cannot add device {device}"
             " because a claim constraint would not be satisfied"
         )
 

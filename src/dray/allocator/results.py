@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from dray.allocator.devices import DeviceFacts
+from dray.allocator.compiled_claims import CompiledClaims
+from dray.allocator.device_facts import DeviceFacts
 from dray.allocator.errors import AllocationError
 from dray.allocator.pools import NodeView
-from dray.allocator.requests import Question
-from dray.allocator.search import Outcome, Pick
+from dray.allocator.search import Pick, SearchOutcome
 from dray.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from dray.api.resource import (
     AllocationResult,
@@ -30,12 +30,14 @@ from dray.api.resource import (
 class AllocationBuilder:
     """Turns one outcome into allocations, on any node it holds for."""
 
-    def __init__(self, question: Question, outcome: Outcome, new_share_id: Callable[[], str]) -> None:
+    def __init__(
+        self, compiled: CompiledClaims, outcome: SearchOutcome, new_share_id: Callable[[], str]
+    ) -> None:
         assert outcome.picks is not None
-        self._question = question
+        self._compiled = compiled
         self._picks = outcome.picks
         self._new_share_id = new_share_id
-        self._configs = [_config(question, claim, outcome.chosen) for claim in range(len(outcome.picks))]
+        self._configs = [_config(compiled, claim, outcome.chosen) for claim in range(len(outcome.picks))]
 
     def build(self, view: object) -> tuple[AllocationResult, ...]:
         """Return one allocation per claim on a node. Raises AllocationError for a selector of many terms."""
@@ -54,28 +56,28 @@ class AllocationBuilder:
         return tuple(allocations)
 
     def _result(self, pick: Pick, facts: DeviceFacts) -> DeviceRequestAllocationResult:
-        wish = self._question.wishes[pick.wish]
-        gates = self._question.gates
+        subrequest = self._compiled.subrequests[pick.subrequest]
+        gates = self._compiled.gates
         device, spec = facts.device, facts.resource_slice.spec
         is_share = gates.shares and facts.is_shared
-        if not (is_share or wish.admin or device.binding_conditions or spec.skip_node_operations):
+        if not (is_share or subrequest.admin or device.binding_conditions or spec.skip_node_operations):
             return DeviceRequestAllocationResult(
-                request=wish.full_name,
+                request=subrequest.full_name,
                 driver=spec.driver,
                 pool=spec.pool.name,
                 device=device.name,
-                tolerations=wish.tolerations,
+                tolerations=subrequest.tolerations,
             )
         consumed: dict[str, QuantityValue] | None = None
         if is_share and pick.need is not None and pick.need.amounts:
             consumed = {name: str(amount) for name, amount in pick.need.amounts.items()}
         return DeviceRequestAllocationResult(
-            request=wish.full_name,
+            request=subrequest.full_name,
             driver=spec.driver,
             pool=spec.pool.name,
             device=device.name,
-            admin_access=True if wish.admin else None,
-            tolerations=wish.tolerations,
+            admin_access=True if subrequest.admin else None,
+            tolerations=subrequest.tolerations,
             binding_conditions=(device.binding_conditions or []) if gates.conditions else [],
             binding_failure_conditions=(device.binding_failure_conditions or []) if gates.conditions else [],
             share_id=self._new_share_id() if is_share else None,
@@ -87,26 +89,30 @@ class AllocationBuilder:
 # --- config -------------------------------------------------------------------
 
 
-def _config(question: Question, claim: int, chosen: Sequence[int]) -> list[DeviceAllocationConfiguration]:
-    """List the configs that concern the chosen wishes; one for all requests names none."""
-    wishes = [question.wishes[chosen[number]] for number in question.requests_by_claim[claim]]
-    names = [{wish.full_name, wish.full_name.partition("/")[0]} for wish in wishes]
+def _config(
+    compiled: CompiledClaims, claim: int, chosen: Sequence[int]
+) -> list[DeviceAllocationConfiguration]:
+    """List the configs that concern the chosen subrequests; one for all requests names none."""
+    subrequests = [compiled.subrequests[chosen[number]] for number in compiled.requests_by_claim[claim]]
+    names = [{subrequest.full_name, subrequest.full_name.partition("/")[0]} for subrequest in subrequests]
     configs: list[DeviceAllocationConfiguration] = []
     requests_by_class: dict[str, list[str]] = {}
-    for wish in wishes:
-        requests_by_class.setdefault(wish.class_name, []).append(wish.full_name)
+    for subrequest in subrequests:
+        requests_by_class.setdefault(subrequest.class_name, []).append(subrequest.full_name)
     seen: set[str] = set()
-    for wish in wishes:
-        if wish.class_config is None or wish.class_name in seen:
+    for subrequest in subrequests:
+        if subrequest.class_config is None or subrequest.class_name in seen:
             continue
-        seen.add(wish.class_name)
+        seen.add(subrequest.class_name)
         configs += [
             DeviceAllocationConfiguration(
-                source="FromClass", requests=list(requests_by_class[wish.class_name]), opaque=config.opaque
+                source="FromClass",
+                requests=list(requests_by_class[subrequest.class_name]),
+                opaque=config.opaque,
             )
-            for config in wish.class_config.spec.config
+            for config in subrequest.class_config.spec.config
         ]
-    for claim_config in question.specs[claim].devices.config:
+    for claim_config in compiled.specs[claim].devices.config:
         if not claim_config.requests or any(
             request in aliases for request in claim_config.requests for aliases in names
         ):

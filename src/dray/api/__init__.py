@@ -1,7 +1,7 @@
 """All that crosses a wire: kinds, quantities, versions, defaults, validation, conversion, codec.
 
-The door of the room. What everybody needs is here under its own name; names are
-loaded when they are first used, so that importing the door costs nothing.
+What programs that use dray as a library need is here under its own name; names are
+loaded when they are first used, so that importing the package costs nothing.
 
   objects      `meta`, `core`, `resource`: typed views of what decisions depend on
   values       `Quantity`, `Semver`, times
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dray.api.codec import (
         DecodeError,
         ParseError,
-        check_strict,
         decode,
         decode_body,
         decode_list,
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 _HOME_OF: Final[dict[str, str]] = {
     name: module
     for module, names in {
-        "codec": "DecodeError ParseError check_strict decode decode_body decode_list decode_stored encode to_view",
+        "codec": "DecodeError ParseError decode decode_body decode_list decode_stored encode to_view",
         "conversion": "convert convert_event",
         "defaults": "apply_defaults",
         "features": "KNOWN_GATES Features",
@@ -77,7 +76,6 @@ __all__ = [
     "Type",
     "apply_defaults",
     "canonical_quantity",
-    "check_strict",
     "convert",
     "convert_event",
     "decode",

@@ -20,6 +20,9 @@ from typing import NamedTuple
 import msgspec
 
 VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
+# In a hook's environment: the container must be in a network namespace of its pod. Runtimes that give every pod one
+# (all that kubelet uses) need not read it.
+NEEDS_POD_NETWORK = "DRAY_NETWORK_NAMESPACE=pod"
 HOOK_NAMES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 
 

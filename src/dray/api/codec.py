@@ -1,6 +1,6 @@
 """Bytes to objects and back.
 
-There are two readers of an object, with different wishes:
+There are two readers of an object, with different needs:
 
   * the server wants the *whole* object as a plain dict, checked and canonical, and the
     complaints about fields that nobody knows: `decode_body`, `decode_stored`, `encode`;
@@ -43,7 +43,6 @@ from dray.api.schema.types import LIST, MAP, STRUCT, Type
 __all__ = [
     "DecodeError",
     "ParseError",
-    "check_strict",
     "compact_raw",
     "decode",
     "decode_body",
@@ -85,11 +84,6 @@ def decode_stored(schema: Type, data: bytes) -> JsonObject:
     value: JsonObject = _PLAIN.decode(data)
     _with_raw(schema, value, data)
     return value
-
-
-def check_strict(schema: Type, value: JsonValue) -> list[str]:
-    """Return only the complaints: `unknown field "spec.x"`, `duplicate field "spec.y"`."""
-    return read(schema, value)[1]
 
 
 def encode(value: Any) -> bytes:
@@ -213,7 +207,7 @@ def _replace_leaves(value: JsonValue, replace: Any) -> JsonValue:
 
 
 def may_hold_raw(schema: Type, obj: JsonObject) -> bool:
-    """Tell whether an object may hold raw JSON; most claims do not."""
+    """Return whether an object may hold raw JSON; most claims do not."""
     for way in _ways_to_raw(schema):
         value: Any = obj
         for name in way:

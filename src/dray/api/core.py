@@ -144,6 +144,24 @@ class PodSchedulingGroup(View, frozen=True):
     pod_group_name: str | None = None
 
 
+class ClaimVolumeSource(View, frozen=True):
+    """A volume by its PersistentVolumeClaim."""
+
+    claim_name: str = ""
+
+
+class EphemeralVolumeSource(View, frozen=True):
+    """A volume whose PersistentVolumeClaim is made for the pod, and deleted with it."""
+
+
+class PodVolume(View, frozen=True):
+    """A volume of the pod, as far as placing it needs to know."""
+
+    name: str = ""
+    persistent_volume_claim: ClaimVolumeSource | None = None
+    ephemeral: EphemeralVolumeSource | None = None
+
+
 class PodSpec(View, frozen=True):
     """What the pod wants."""
 
@@ -154,6 +172,7 @@ class PodSpec(View, frozen=True):
     overhead: ResourceList | None = None
     resources: ResourceRequirements | None = None  # pod-level
     resource_claims: list[PodResourceClaim] = []
+    volumes: list[PodVolume] = []
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: list[Toleration] = []
@@ -164,6 +183,7 @@ class PodSpec(View, frozen=True):
     priority_class_name: str = ""
     preemption_policy: str | None = None
     termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
     host_network: bool = False
     restart_policy: str = "Always"
 
@@ -190,6 +210,14 @@ class PodExtendedResourceClaimStatus(View, frozen=True):
     resource_claim_name: str = ""
 
 
+class ContainerStatus(View, frozen=True):
+    """What a container has been given."""
+
+    name: str = ""
+    allocated_resources: ResourceList | None = None  # that the node has accepted
+    resources: ResourceRequirements | None = None  # with which it runs
+
+
 class PodStatus(View, frozen=True):
     """What became of the pod."""
 
@@ -200,6 +228,10 @@ class PodStatus(View, frozen=True):
     start_time: str | None = None
     reason: str = ""
     message: str = ""
+    container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
+    allocated_resources: ResourceList | None = None  # of the pod as a whole
+    resources: ResourceRequirements | None = None
     resource_claim_statuses: list[PodResourceClaimStatus] = []
     extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
     node_allocatable_resource_claim_statuses: list[Any] = []
@@ -234,6 +266,13 @@ class NodeSpec(View, frozen=True):
     taints: list[Taint] = []
 
 
+class ContainerImage(View, frozen=True):
+    """An image that a node has."""
+
+    names: list[str] = []
+    size_bytes: int = 0
+
+
 class NodeStatus(View, frozen=True):
     """What a node says of itself."""
 
@@ -241,6 +280,7 @@ class NodeStatus(View, frozen=True):
     allocatable: ResourceList | None = None
     conditions: list[Condition] = []
     declared_features: list[str] = []
+    images: list[ContainerImage] = []
 
 
 class Node(View, frozen=True):
@@ -256,12 +296,61 @@ class Node(View, frozen=True):
 # --- others -------------------------------------------------------------------
 
 
+class NamespaceSpec(View, frozen=True):
+    """Who must agree before the namespace is deleted."""
+
+    finalizers: list[str] = []
+
+
 class Namespace(View, frozen=True):
     """A namespace."""
 
     api_version: str = "v1"
     kind: str = "Namespace"
     metadata: ObjectMeta = ObjectMeta()
+    spec: NamespaceSpec = NamespaceSpec()
+
+
+class ResourceQuotaSpec(View, frozen=True):
+    """What may be used at most."""
+
+    hard: ResourceList | None = None
+
+
+class ResourceQuotaStatus(View, frozen=True):
+    """What is used."""
+
+    hard: ResourceList | None = None
+    used: ResourceList | None = None
+
+
+class ResourceQuota(View, frozen=True):
+    """The limits of a namespace."""
+
+    api_version: str = "v1"
+    kind: str = "ResourceQuota"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
+    status: ResourceQuotaStatus = ResourceQuotaStatus()
+
+
+class LeaseSpec(View, frozen=True):
+    """Who holds the lease, and since when."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(View, frozen=True):
+    """A heartbeat, or the right to lead."""
+
+    api_version: str = "coordination.k8s.io/v1"
+    kind: str = "Lease"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: LeaseSpec = LeaseSpec()
 
 
 class PriorityClass(View, frozen=True):
@@ -313,11 +402,34 @@ class PodGroupSchedulingPolicy(View, frozen=True):
     gang: GangSchedulingPolicy | None = None
 
 
+class TopologyConstraint(View, frozen=True):
+    """The pods of a group share the value of this node label."""
+
+    key: str = ""
+
+
+class PodGroupSchedulingConstraints(View, frozen=True):
+    """Where the pods of a group may be, seen together."""
+
+    topology: list[TopologyConstraint] = []
+
+
+class DisruptionMode(View, frozen=True):
+    """Whether the pods of a group are evicted one by one or all together."""
+
+    single: dict[str, Any] | None = None
+    all: dict[str, Any] | None = None
+
+
 class PodGroupSpec(View, frozen=True):
     """A group of pods that belong together."""
 
     scheduling_policy: PodGroupSchedulingPolicy = PodGroupSchedulingPolicy()
+    scheduling_constraints: PodGroupSchedulingConstraints | None = None
     resource_claims: list[PodResourceClaim] = []
+    disruption_mode: DisruptionMode | None = None
+    priority: int | None = None
+    preemption_policy: str | None = None
 
 
 class PodGroupStatus(View, frozen=True):

@@ -21,6 +21,7 @@ from functools import cache
 from typing import Any, Final
 
 from dray.api.json_types import JsonObject
+from dray.api.kinds import RBAC
 from dray.api.quantity import Quantity, QuantityError, parse_quantity
 from dray.api.schema import schema_of
 from dray.api.schema.types import LIST, MAP, STRUCT, Type
@@ -100,7 +101,7 @@ def _walk(schema: Type, value: Any, now: str) -> None:
 
 
 def _is_resource_list(owner: Type, member: Type) -> bool:
-    """Say whether a field is a core ResourceList, whose amounts are whole thousandths."""
+    """Return whether a field is a core ResourceList, whose amounts are whole thousandths."""
     return (
         owner.group == "core"
         and member.kind == MAP
@@ -125,7 +126,7 @@ def _stated(schema: Type) -> tuple[tuple[str, Any, bool], ...]:
 
 @cache
 def _has_defaults(schema: Type) -> bool:
-    """Say whether any struct within a type has defaults."""
+    """Return whether any struct within a type has defaults."""
     while schema.element is not None:
         schema = schema.element
     for struct in schema.structs():
@@ -166,6 +167,87 @@ def _flat_request(request: JsonObject, now: str) -> None:
 @_defaults_of("resource", "DeviceTaint")
 def _device_taint(taint: JsonObject, now: str) -> None:
     taint.setdefault("timeAdded", now)
+
+
+# --- admissionregistration.k8s.io ---------------------------------------------
+
+
+@_defaults_of("admissionregistration", "ValidatingWebhook", "MutatingWebhook")
+def _webhook(hook: JsonObject, now: str) -> None:
+    hook.setdefault("failurePolicy", "Fail")
+    hook.setdefault("timeoutSeconds", 10)
+    _match_resources(hook, now)
+
+
+@_defaults_of("admissionregistration", "MutatingWebhook")
+def _mutating_webhook(hook: JsonObject, now: str) -> None:
+    _webhook(hook, now)
+    hook.setdefault("reinvocationPolicy", "Never")
+
+
+@_defaults_of("admissionregistration", "MatchResources")
+def _match_resources(match: JsonObject, now: str) -> None:
+    match.setdefault("matchPolicy", "Equivalent")
+    match.setdefault("namespaceSelector", {})
+    match.setdefault("objectSelector", {})
+
+
+@_defaults_of("admissionregistration", "RuleWithOperations", "NamedRuleWithOperations")
+def _rule(rule: JsonObject, now: str) -> None:
+    rule.setdefault("scope", "*")
+
+
+@_defaults_of("admissionregistration", "ServiceReference")
+def _webhook_service(service: JsonObject, now: str) -> None:
+    service.setdefault("port", 443)
+
+
+@_defaults_of("admissionregistration", "ValidatingAdmissionPolicySpec")
+def _policy_spec(spec: JsonObject, now: str) -> None:
+    spec.setdefault("failurePolicy", "Fail")
+
+
+# --- volumes -------------------------------------------------------------------
+
+
+@_defaults_of("core", "PersistentVolumeSpec")
+def _volume_spec(spec: JsonObject, now: str) -> None:
+    if not spec.get("persistentVolumeReclaimPolicy"):
+        spec["persistentVolumeReclaimPolicy"] = "Retain"
+    spec.setdefault("volumeMode", "Filesystem")
+
+
+@_defaults_of("core", "PersistentVolumeClaimSpec")
+def _volume_claim_spec(spec: JsonObject, now: str) -> None:
+    spec.setdefault("volumeMode", "Filesystem")
+
+
+@_defaults_of("core", "PersistentVolumeStatus", "PersistentVolumeClaimStatus")
+def _volume_status(status: JsonObject, now: str) -> None:
+    if not status.get("phase"):
+        status["phase"] = "Pending"
+
+
+@_defaults_of("storage", "StorageClass")
+def _storage_class(found: JsonObject, now: str) -> None:
+    found.setdefault("reclaimPolicy", "Delete")
+    found.setdefault("volumeBindingMode", "Immediate")
+
+
+@_defaults_of("storage", "CSIDriverSpec")
+def _csi_driver(spec: JsonObject, now: str) -> None:
+    spec.setdefault("attachRequired", True)
+    for name in (
+        "podInfoOnMount",
+        "preventPodSchedulingIfMissing",
+        "requiresRepublish",
+        "seLinuxMount",
+        "storageCapacity",
+    ):
+        spec.setdefault(name, False)
+    spec.setdefault("fsGroupPolicy", "ReadWriteOnceWithFSType")
+    if not spec.get("volumeLifecycleModes"):
+        spec["volumeLifecycleModes"] = ["Persistent"]
 
 
 # --- core ---------------------------------------------------------------------
@@ -217,7 +299,7 @@ def _container(container: JsonObject, now: str) -> None:
 
 
 def latest_is_pulled_always(image: str) -> bool:
-    """Say whether an image name means the tag `latest`, written or not."""
+    """Return whether an image name means the tag `latest`, written or not."""
     name, at, _ = image.partition("@")
     tag = name.rpartition("/")[2].partition(":")[2]
     return tag == "latest" if tag else bool(name) and not at
@@ -368,13 +450,13 @@ def _pod_condition_pattern(pattern: JsonObject, now: str) -> None:
 @_defaults_of("rbac", "ClusterRoleBinding", "RoleBinding")
 def _role_binding(binding: JsonObject, now: str) -> None:
     role = binding["roleRef"]
-    role["apiGroup"] = role.get("apiGroup") or "rbac.authorization.k8s.io"
+    role["apiGroup"] = role.get("apiGroup") or RBAC
 
 
 @_defaults_of("rbac", "Subject")
 def _subject(subject: JsonObject, now: str) -> None:
     if subject.get("kind") in ("User", "Group"):
-        subject.setdefault("apiGroup", "rbac.authorization.k8s.io")
+        subject.setdefault("apiGroup", RBAC)
 
 
 @_defaults_of("scheduling", "PriorityClass")

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from dray.api.features import Features
 from dray.api.json_types import JsonObject
+from dray.api.kinds import COORDINATION, RESOURCE, SCHEDULING
 
 __all__ = ["GATED_FIELDS", "GatedFields", "drop_disabled_fields"]
 
@@ -62,7 +63,7 @@ _DEVICE: Final = "spec.devices[]"
 
 # (group, kind) -> rules
 GATED_FIELDS: Final[dict[tuple[str, str], tuple[GatedFields, ...]]] = {
-    ("resource.k8s.io", "ResourceSlice"): (
+    (RESOURCE, "ResourceSlice"): (
         _rule("DRADeviceTaints", f"{_DEVICE}.taints"),
         _rule(
             "DRAPartitionableDevices",
@@ -93,7 +94,7 @@ GATED_FIELDS: Final[dict[tuple[str, str], tuple[GatedFields, ...]]] = {
         _rule("DRAPartitionableDevicesType", "spec.partitionTypeAttribute"),
         _rule("DRAOptionalNodeOperations", "spec.skipNodeOperations"),
     ),
-    ("resource.k8s.io", "ResourceClaim"): (
+    (RESOURCE, "ResourceClaim"): (
         *_claim_spec("spec"),
         _rule("DRAResourceClaimDeviceStatus", "status.devices"),
         _rule(
@@ -115,9 +116,9 @@ GATED_FIELDS: Final[dict[tuple[str, str], tuple[GatedFields, ...]]] = {
         ),
         _rule("DRAOptionalNodeOperations", f"{_RESULT}.skipNodeOperations"),
     ),
-    ("resource.k8s.io", "ResourceClaimTemplate"): _claim_spec("spec.spec"),
-    ("resource.k8s.io", "DeviceClass"): (_rule("DRAExtendedResource", "spec.extendedResourceName"),),
-    ("resource.k8s.io", "ResourcePoolStatusRequest"): (
+    (RESOURCE, "ResourceClaimTemplate"): _claim_spec("spec.spec"),
+    (RESOURCE, "DeviceClass"): (_rule("DRAExtendedResource", "spec.extendedResourceName"),),
+    (RESOURCE, "ResourcePoolStatusRequest"): (
         _rule("DRAPartitionableDevicesType", "spec.defaultPartitionTypeAttribute"),
     ),
     ("", "Pod"): (
@@ -140,17 +141,17 @@ GATED_FIELDS: Final[dict[tuple[str, str], tuple[GatedFields, ...]]] = {
         ),
     ),
     ("", "Node"): (_rule("NodeDeclaredFeatures", "status.declaredFeatures"),),
-    ("scheduling.k8s.io", "PodGroup"): (
+    (SCHEDULING, "PodGroup"): (
         _rule(
             "DRAWorkloadResourceClaims",
             "spec.resourceClaims",
             "status.resourceClaimStatuses",
         ),
     ),
-    ("scheduling.k8s.io", "Workload"): (
+    (SCHEDULING, "Workload"): (
         _rule("DRAWorkloadResourceClaims", "spec.podGroupTemplates[].resourceClaims"),
     ),
-    ("coordination.k8s.io", "Lease"): (
+    (COORDINATION, "Lease"): (
         _rule("CoordinatedLeaderElection", "spec.strategy"),
         _rule("CoordinatedLeaderElection", "spec.preferredHolder"),
     ),
@@ -207,7 +208,7 @@ def _disabled(group: str, kind: str, features: Features) -> tuple[tuple[GatedFie
 
 
 def _leads_to_any(way: _Way, holder: Any) -> bool:
-    """Tell whether a value has any of the fields; few objects use what is switched off."""
+    """Return whether a value has any of the fields; few objects use what is switched off."""
     if not isinstance(holder, dict):
         return False
     if not way.fields.isdisjoint(holder):

@@ -11,8 +11,7 @@ on the way in and out (see `conversion`). DeviceTaintRule exists in three versio
 and ResourcePoolStatusRequest in one, so each row carries its own versions.
 
 Left out on purpose: kinds whose presence would promise something that nobody keeps,
-such as ValidatingAdmissionPolicy (stored but never enforced would be worse than
-absent) or Service (nothing here forwards traffic).
+such as Service (nothing here forwards traffic).
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ ALL_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patc
 STATUS_VERBS: Final = ("get", "patch", "update")
 
 # Names of API groups.
+ADMISSION: Final = "admissionregistration.k8s.io"
 APIEXTENSIONS: Final = "apiextensions.k8s.io"
 AUTHENTICATION: Final = "authentication.k8s.io"
 AUTHORIZATION: Final = "authorization.k8s.io"
@@ -45,6 +45,7 @@ NEW_EVENTS: Final = "events.k8s.io"
 RBAC: Final = "rbac.authorization.k8s.io"
 RESOURCE: Final = "resource.k8s.io"
 SCHEDULING: Final = "scheduling.k8s.io"
+STORAGE: Final = "storage.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +92,17 @@ class Kind:
 
     @property
     def has_status(self) -> bool:
-        """Say whether status has a path and writers of its own."""
+        """Return whether status has a path and writers of its own."""
         return any(subresource.name == "status" for subresource in self.subresources)
 
     @property
     def is_stored(self) -> bool:
-        """Say whether objects of the kind persist; reviews, bindings and the like do not."""
+        """Return whether objects of the kind persist; reviews, bindings and the like do not."""
         return "get" in self.verbs
 
     @property
     def converts(self) -> bool:
-        """Say whether more than one version is served."""
+        """Return whether more than one version is served."""
         return len(self.versions) > 1
 
     def api_version(self, version: str = "") -> str:
@@ -194,6 +195,8 @@ KINDS: Final[tuple[Kind, ...]] = (
         short="no",
         sub=(Subresource("proxy", _PROXY_VERBS, "NodeProxyOptions", "", "v1"), _STATUS),
     ),
+    _row("", "PersistentVolume", cluster=True, short="pv", sub=(_STATUS,)),
+    _row("", "PersistentVolumeClaim", short="pvc", sub=(_STATUS,)),
     _row("", "Pod", short="po", categories="all", sub=_POD_SUBRESOURCES, generation=True),
     _row("", "ResourceQuota", short="quota", sub=(_STATUS,)),
     _row("", "Secret"),
@@ -202,6 +205,32 @@ KINDS: Final[tuple[Kind, ...]] = (
         "ServiceAccount",
         short="sa",
         sub=(Subresource("token", _CREATE, "TokenRequest", AUTHENTICATION, "v1"),),
+    ),
+    _row(
+        ADMISSION, "MutatingWebhookConfiguration", cluster=True, categories="api-extensions", generation=True
+    ),
+    _row(
+        ADMISSION,
+        "ValidatingAdmissionPolicy",
+        plural="validatingadmissionpolicies",
+        cluster=True,
+        categories="api-extensions",
+        sub=(_STATUS,),
+        generation=True,
+    ),
+    _row(
+        ADMISSION,
+        "ValidatingAdmissionPolicyBinding",
+        cluster=True,
+        categories="api-extensions",
+        generation=True,
+    ),
+    _row(
+        ADMISSION,
+        "ValidatingWebhookConfiguration",
+        cluster=True,
+        categories="api-extensions",
+        generation=True,
     ),
     _row(
         APIEXTENSIONS,
@@ -246,6 +275,11 @@ KINDS: Final[tuple[Kind, ...]] = (
     _row(SCHEDULING, "PodGroup", "v1beta1", sub=(_STATUS,)),
     _row(SCHEDULING, "PriorityClass", plural="priorityclasses", cluster=True, short="pc", generation=True),
     _row(SCHEDULING, "Workload", "v1beta1"),
+    _row(STORAGE, "CSIDriver", cluster=True),
+    _row(STORAGE, "CSINode", cluster=True),
+    _row(STORAGE, "CSIStorageCapacity", plural="csistoragecapacities"),
+    _row(STORAGE, "StorageClass", plural="storageclasses", cluster=True, short="sc"),
+    _row(STORAGE, "VolumeAttachment", cluster=True, sub=(_STATUS,)),
 )
 
 # Version priority of each served group: discovery lists and prefers them in this order.
@@ -259,6 +293,8 @@ GROUP_VERSIONS: Final[dict[str, tuple[str, ...]]] = {
     "policy": ("v1",),
     RBAC: ("v1",),
     APIEXTENSIONS: ("v1",),
+    STORAGE: ("v1",),
+    ADMISSION: ("v1",),
     SCHEDULING: ("v1", "v1beta1"),
     COORDINATION: ("v1",),
     RESOURCE: ("v1", "v1beta2", "v1beta1", "v1alpha3"),

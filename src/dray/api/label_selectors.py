@@ -8,7 +8,7 @@ validating them is done elsewhere.
 Two rules of the API surprise: a *missing* selector matches nothing while an *empty* one
 matches everything, and `NotIn` holds where the label is absent.
 
-Invariant: this is the only definition of the operators outside of the allocator
+Invariant: this is the only definition of the operators
 (tests/unit/api/test_api_label_selectors.py).
 """
 
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from dray.api.meta import LabelSelector
 
-__all__ = ["compares", "holds", "matches_label_object", "matches_labels", "object_holds"]
+__all__ = ["compares", "holds", "integer_of", "matches_label_object", "matches_labels", "object_holds"]
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _INT64: Final = range(-(2**63), 2**63)
@@ -81,13 +81,14 @@ def compares(value: str | None, operator: str, values: Collection[str]) -> bool:
     """
     if value is None or len(values) != 1:
         return False
-    left, right = _integer(value), _integer(next(iter(values)))
+    left, right = integer_of(value), integer_of(next(iter(values)))
     if left is None or right is None:
         return False
     return left > right if operator == "Gt" else left < right
 
 
-def _integer(text: str) -> int | None:
+def integer_of(text: str) -> int | None:
+    """Return a decimal integer of at most 64 bits; None for anything else."""
     if len(text) > _MOST_DIGITS or not _INTEGER.fullmatch(text):
         return None
     number = int(text)

@@ -1,6 +1,6 @@
 """Typed views of the metadata that every Kubernetes object carries.
 
-The structs in this room are *views*: they hold the fields that dray decides on,
+The structs of this package are *views*: they hold the fields that dray decides on,
 and decoding skips the others. A view is therefore never written back whole;
 loops write with patches or with the plain JSON object they read. The objects of
 resource.k8s.io are the exception: `resource` models them completely.

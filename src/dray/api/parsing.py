@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import json.scanner
 import re
 from itertools import accumulate
 from typing import Any, Final, NoReturn
@@ -57,6 +58,10 @@ __all__ = [
 
 MAX_DEPTH: Final = 200  # levels of objects and lists; Kubernetes' own kinds need fewer than 50
 MAX_BYTES: Final = 256 * 1024 * 1024  # of one text, unless the caller has a smaller bound
+
+# From so many commas on, JSON is read by a loop in Python, some three times more slowly: the loop in C does not
+# let other threads run before it has come to the end, which for 250,000 members of one object is 0.1 s and more.
+MANY_MEMBERS: Final = 20_000
 
 TOO_DEEP: Final = "exceeded max depth"
 
@@ -186,9 +191,10 @@ def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES) -> JsonValue:
     check_depth(data)
     text = decode_text(data)
     try:
-        value, is_all = _scanned(text)
+        decoder = _DECODER if data.count(b",") < MANY_MEMBERS else _INTERRUPTIBLE_DECODER
+        value, is_all = _scanned(text, decoder)
         if not is_all:
-            value = _DECODER.decode(text)
+            value = decoder.decode(text)
     except RecursionError:  # the caller's own stack is nearly full
         raise ParseError(TOO_DEEP) from None
     except ValueError as error:
@@ -198,13 +204,13 @@ def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES) -> JsonValue:
     return value
 
 
-def _scanned(text: str) -> tuple[JsonValue, bool]:
+def _scanned(text: str, decoder: json.JSONDecoder) -> tuple[JsonValue, bool]:
     """Parse the value at the very start of a text; return also whether it was all of the text.
 
     This is what the decoder does after it looked for whitespace, which programs do not send.
     """
     try:
-        value, end = _DECODER.raw_decode(text)
+        value, end = decoder.raw_decode(text)
     except json.JSONDecodeError:
         return None, False
     return value, end == len(text) or not text[end:].strip(_WHITESPACE)
@@ -307,9 +313,14 @@ def load_yaml_documents(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> lis
 # --- JSON ---------------------------------------------------------------------
 
 
+_AT_ONCE = 10_000  # members; a dict of 250,000 made in one go keeps other threads waiting for 90 ms
+
+
 def collect_pairs(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
     """Make an object of its members; the last of equal names wins and is remembered."""
-    collected = dict(pairs)
+    collected = dict(pairs if len(pairs) <= _AT_ONCE else pairs[:_AT_ONCE])
+    for start in range(_AT_ONCE, len(pairs), _AT_ONCE):
+        collected.update(pairs[start : start + _AT_ONCE])
     if len(collected) == len(pairs):
         return collected
     marked = Duplicates(collected)
@@ -327,9 +338,21 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"invalid character {name[0]!r} looking for beginning of value")
 
 
-_DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=collect_pairs, parse_float=ExactFloat, parse_constant=_refuse_constant
-)
+def _decoder() -> json.JSONDecoder:
+    return json.JSONDecoder(
+        object_pairs_hook=collect_pairs, parse_float=ExactFloat, parse_constant=_refuse_constant
+    )
+
+
+def _interruptible_decoder() -> json.JSONDecoder:
+    """Return the decoder whose loop over members is Python code: other threads run in between."""
+    decoder = _decoder()
+    decoder.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
+    return decoder
+
+
+_DECODER: Final = _decoder()
+_INTERRUPTIBLE_DECODER: Final = _interruptible_decoder()
 
 
 def _json_complaint(error: ValueError) -> str:

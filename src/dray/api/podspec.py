@@ -59,12 +59,19 @@ class EnvVar(View, frozen=True):
     value_from: EnvVarSource | None = None
 
 
+class EnvSource(View, frozen=True):
+    """A ConfigMap or Secret by name."""
+
+    name: str = ""
+    optional: bool | None = None
+
+
 class EnvFromSource(View, frozen=True):
     """All keys of a ConfigMap or Secret as variables."""
 
     prefix: str = ""
-    config_map_ref: KeySelector | None = None
-    secret_ref: KeySelector | None = None
+    config_map_ref: EnvSource | None = None
+    secret_ref: EnvSource | None = None
 
 
 class ExecAction(View, frozen=True):
@@ -191,11 +198,18 @@ class KeyToPath(View, frozen=True):
     mode: int | None = None
 
 
-class NamedSource(View, frozen=True):
-    """A ConfigMap (by `name`) or Secret (by `secretName`) as files."""
+class ConfigMapVolumeSource(View, frozen=True):
+    """A ConfigMap as files."""
 
     name: str = ""
-    secret_name: str = ""
+    items: list[KeyToPath] = []
+    optional: bool | None = None
+
+
+class SecretVolumeSource(View, frozen=True):
+    """A Secret as files."""
+
+    name: str = msgspec.field(default="", name="secretName")
     items: list[KeyToPath] = []
     optional: bool | None = None
 
@@ -213,8 +227,8 @@ class Volume(View, frozen=True):
     name: str = ""
     empty_dir: dict[str, Any] | None = None
     host_path: HostPathSource | None = None
-    config_map: NamedSource | None = None
-    secret: NamedSource | None = None
+    config_map: ConfigMapVolumeSource | None = None
+    secret: SecretVolumeSource | None = None
     downward_api: dict[str, Any] | None = msgspec.field(default=None, name="downwardAPI")
     projected: dict[str, Any] | None = None
 

@@ -9,6 +9,8 @@ Everything here may come from strangers: what does not end within the message is
 
 from __future__ import annotations
 
+import struct
+
 MAGIC = b"k8s\x00"
 OBJECT = 2  # the number of the object's message in the envelope
 
@@ -55,15 +57,26 @@ def read_varint(message: bytes, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def spell_field(number: int, value: bytes) -> bytes:
+def encode_field(number: int, value: bytes) -> bytes:
     """Write a field that is text, bytes or a message."""
-    return _spell_varint(number << 3 | _BYTES) + _spell_varint(len(value)) + value
+    return encode_varint(number << 3 | _BYTES) + encode_varint(len(value)) + value
 
 
-def _spell_varint(value: int) -> bytes:
-    spelled = bytearray()
+def encode_number(number: int, value: int) -> bytes:
+    """Write a field that is a whole number or (0 or 1) a boolean; negative ones have ten bytes."""
+    return encode_varint(number << 3 | _VARINT) + encode_varint(value & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def encode_double(number: int, value: float) -> bytes:
+    """Write a field that is a number with a fraction."""
+    return encode_varint(number << 3 | _FIXED64) + struct.pack("<d", value)
+
+
+def encode_varint(value: int) -> bytes:
+    """Write a number that is not negative, seven bits a byte."""
+    encoded = bytearray()
     while value > 0x7F:
-        spelled.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    spelled.append(value)
-    return bytes(spelled)
+    encoded.append(value)
+    return bytes(encoded)

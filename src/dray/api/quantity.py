@@ -68,7 +68,7 @@ _DECIMAL_SUFFIXES: Final = {
 _DECIMAL_BY_EXPONENT: Final = {exponent: suffix for suffix, exponent in _DECIMAL_SUFFIXES.items()}
 _BINARY_SUFFIXES: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _BINARY_BY_EXPONENT: Final = {exponent: suffix for suffix, exponent in _BINARY_SUFFIXES.items()}
-_SUFFIX_LETTERS: Final = frozenset("eEinumkKMGTP")
+_SUFFIX_CHARACTERS: Final = frozenset("eEinumkKMGTP")
 
 _FORMAT_WRONG: Final = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
@@ -78,7 +78,7 @@ _SUFFIX_WRONG: Final = "unable to parse quantity's suffix"
 
 
 class QuantityError(ValueError):
-    """The text is no quantity; the message is the one Kubernetes gives."""
+    """The text is not a quantity; the message is the one Kubernetes gives."""
 
 
 class Quantity:
@@ -172,7 +172,7 @@ class Quantity:
     # --- reading -----------------------------------------------------------
 
     def is_integer(self) -> bool:
-        """Say whether `as_integer` has an answer."""
+        """Return whether `as_integer` has an answer."""
         return self.as_integer() is not None
 
     def as_integer(self) -> int | None:
@@ -217,9 +217,9 @@ class Quantity:
 
 
 def parse_quantity(value: str | int | float) -> Quantity:
-    """Parse text, or a number as JSON spells it; raise QuantityError with upstream's message.
+    """Parse text, or a number as JSON writes it; raise QuantityError with upstream's message.
 
-    Blanks are not skipped: only the JSON decoder does that (see `canonical_quantity`).
+    Whitespace is not skipped: only the JSON decoder does that (see `canonical_quantity`).
     """
     if isinstance(value, str):
         return _parse_text(value)
@@ -271,7 +271,7 @@ def _split(text: str) -> tuple[bool, str, str, str]:
     if text[position : position + 1] == ".":
         fraction, position = _take_digits(text, position + 1)
     end = position
-    while end < len(text) and text[end] in _SUFFIX_LETTERS:
+    while end < len(text) and text[end] in _SUFFIX_CHARACTERS:
         end += 1
     if end < len(text):
         digits_from = end + 1 if text[end] in "+-" else end

@@ -2,13 +2,13 @@
 
 Opaque driver parameters and device status data mean something only to a driver.
 Kubernetes stores their bytes as they came, and compares claims by those bytes: the
-same parameters with another blank are another spec, which is immutable. So a field
+same parameters with another space are another spec, which is immutable. So a field
 of schema type `raw` holds a `RawJson` in the plain objects that the server works on.
 
 Three forms of one value matter:
 
   as sent      `RawJson(b'{"b": 1, "a": 2.0}')`; what is stored and compared
-  compacted    `.compacted()`: without blanks; what readers get, and hence what
+  compacted    `.compacted()`: without whitespace; what readers get, and hence what
                a merge patch or JSON patch starts from
   rebuilt      `RawJson.of(value)`: keys sorted, numbers rewritten; what comes out
                when somebody parsed and wrote it: strategic patches, apply, YAML
@@ -50,14 +50,14 @@ class RawJson:
 
     @property
     def value(self) -> Any:
-        """Parse the bytes; raise ValueError if they are no JSON."""
+        """Parse the bytes; raise ValueError if they are not JSON."""
         try:
             return load_json(self.raw)
         except ParseError as error:
             raise ValueError(str(error)) from None
 
     def compacted(self) -> RawJson:
-        """Return the value as readers see it: no blanks, and <, >, & escaped."""
+        """Return the value as readers see it: no whitespace, and <, >, & escaped."""
         try:
             text = msgspec.json.format(self.raw, indent=-1)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -88,7 +88,7 @@ class RawJson:
 
 
 def go_json(value: Any) -> bytes:
-    """Write JSON as Go does: no blanks, sorted keys, whole floats without a point, <, >, & escaped."""
+    """Write JSON as Go does: no whitespace, sorted keys, whole floats without a point, <, >, & escaped."""
     text = json.dumps(_go_numbers(value), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
     return _escape_html(text.encode("utf-8", "replace"))
 

@@ -1,42 +1,109 @@
-"""Make sense of a parsed body: check it against a schema and put it in canonical form.
+"""Read a parsed body by its schema: check it and put it in canonical form.
 
 Kubernetes decodes a body into Go structs and encodes those again for storage and for
 answers. Much of what clients see follows from that, and this module reproduces it on
-plain dicts: fields nobody knows vanish (and are reported), null means absent, empty
+plain dicts: unknown fields vanish (and are reported), null means absent, empty
 values are left out, a few fields are written although they are zero, quantities and
 times come out canonical, raw JSON stays as it was.
 
-Theory of operation: one walk over value and schema side by side. What is merely
-suspicious (unknown and duplicate fields) is collected with its path; what has the
-wrong type ends the walk with a `DecodeError` in Go's words. Sound bodies, which are most,
-never come to this walk: `swift_reading` reads them without keeping track of places.
+Theory of operation: a schema is compiled, struct by struct, when it is first used: a table from
+field name to (how to read the value, when to leave it out). Nearly every body is sound, so it is first
+read without a `_Walk`: any deviation ends that. The second reading, by the same tables, has a walk. It notes
+unknown and duplicate fields where they are found, and each container on the way back adds its part of the
+path; a value of the wrong type is an exception that collects its path in the same way. `inspect`, for
+lint, notes those, too, and goes on.
 
-Invariant (tests/unit/api/test_api_codec.py): reading what was read changes nothing.
+Invariants (tests/property/test_api_reading_laws.py): reading what was read changes nothing; `read`
+fails if and only if `inspect` notes a wrong type.
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any, Final
 
 from dray.api.json_types import JsonObject, JsonValue
-from dray.api.parsing import Duplicates, ExactFloat
-from dray.api.quantity import canonical_quantity
-from dray.api.raw_json import RawJson
-from dray.api.schema.types import LIST, MAP, STRUCT, Field, Type
-from dray.api.swift_reading import ZERO, Unusual, reader_of
-from dray.api.times import canonical_microtime, canonical_time
+from dray.api.parsing import TOO_DEEP, Duplicates
+from dray.api.scalars import SCALAR_READERS, ZERO, DecodeError, UnfitError
+from dray.api.schema.types import LIST, MAP, SCALAR_TYPES, STRUCT, Field, Type
 
-__all__ = ["MAX_COMPLAINTS", "DecodeError", "drop_empty", "read", "read_with_care", "zero_of"]
+__all__ = [
+    "DUPLICATE",
+    "MAX_COMPLAINTS",
+    "UNKNOWN",
+    "WRONG_TYPE",
+    "DecodeError",
+    "Deviation",
+    "drop_empty",
+    "inspect",
+    "read",
+    "zero_of",
+]
 
-_INT_RANGE: Final = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
-_TYPE_META: Final = ("kind", "apiVersion")
 MAX_COMPLAINTS: Final = 100  # unknown and duplicate fields that are named; kube-apiserver names as many
+UNKNOWN: Final = "unknown"
+DUPLICATE: Final = "duplicate"
+WRONG_TYPE: Final = "wrong type"
+_STRING: Final = SCALAR_TYPES["string"]
 
 
-class DecodeError(ValueError):
-    """A value has a type that its field cannot hold; the message is worded as Go words it."""
+@dataclass(slots=True)
+class Deviation:
+    """One place where a value is not what its schema says."""
+
+    code: str  # UNKNOWN, DUPLICATE or WRONG_TYPE
+    schema: Type  # of the struct around an unknown or duplicate field; the wanted type otherwise
+    value: JsonValue  # the struct, or the value of the wrong type
+    message: str = ""  # of a wrong type
+    name: str = ""  # of the unknown or duplicate field
+    parts: list[str] = dataclass_field(default_factory=list)  # innermost first: `.field`, `[index]`, `{key`
+
+    def path(self) -> str:
+        """Return the path as the API server writes it: `spec.devices[0].attributes.model`."""
+        return "".join(f".{part[1:]}" if part[0] == "{" else part for part in reversed(self.parts))[1:]
+
+    def field_path(self) -> str:
+        """Return the path as validation writes it: `spec.devices[0].attributes[model]`."""
+        return "".join(f"[{part[1:]}]" if part[0] == "{" else part for part in reversed(self.parts))[1:]
+
+
+class _Deviating(Exception):
+    """The body has unknown or duplicate fields: it is read again with a walk."""
+
+
+class _Walk(list[Deviation]):
+    """A reading that takes notes: its mode, and the deviations it found so far."""
+
+    __slots__ = ("collects", "keep_empty")
+
+    def __init__(self, *, keep_empty: bool = False, collects: bool = False) -> None:
+        self.keep_empty = keep_empty  # lists and maps that were sent empty stay
+        self.collects = collects  # wrong types, too, instead of raising
+
+    def note(self, code: str, schema: Type, value: JsonValue, name: str) -> None:
+        """Note an unknown or duplicate field, if there are not enough of them already."""
+        if len(self) < MAX_COMPLAINTS:
+            self.append(Deviation(code, schema, value, name=name, parts=["." + name]))
+
+    def failed(self, error: DecodeError, wanted: Type, value: JsonValue, owner: str, part: str) -> None:
+        """Note a value that cannot be read, or raise the error with the path so far."""
+        if self.collects:
+            if len(self) < MAX_COMPLAINTS:
+                self.append(Deviation(WRONG_TYPE, wanted, value, str(error), parts=[part] if part else []))
+            return
+        if isinstance(error, UnfitError):
+            error.owner = error.owner or owner
+            if part[:1] in (".", "{"):
+                error.path.append(part[1:])
+        raise error
+
+    def below(self, start: int, part: str) -> int:
+        """Add a part of the path to the deviations noted since; return their new number."""
+        for index in range(start, len(self)):
+            self[index].parts.append(part)
+        return len(self)
 
 
 def read(schema: Type, value: JsonValue, *, keep_empty: bool = False) -> tuple[JsonObject, list[str]]:
@@ -49,22 +116,31 @@ def read(schema: Type, value: JsonValue, *, keep_empty: bool = False) -> tuple[J
     memory: a few rules tell `[]` from nothing. Storing forgets the difference: call
     `drop_empty` when validation is done.
     """
+    reader = _reader_of(schema)
+    value = {} if value is None else value
     if not keep_empty:
         try:
-            return reader_of(schema).read({} if value is None else value), []
-        except (Unusual, RecursionError):
-            pass  # there is something to say about it
-    return read_with_care(schema, value, keep_empty=keep_empty)
-
-
-def read_with_care(schema: Type, value: JsonValue, *, keep_empty: bool) -> tuple[JsonObject, list[str]]:
-    """Do what `read` does, for bodies that are perhaps not sound."""
-    reader = _Reader(keep_empty=keep_empty)
+            return reader.read(value, None), []
+        except (_Deviating, DecodeError, RecursionError):
+            pass  # the second reading says what is wrong, and where
+    walk = _Walk(keep_empty=keep_empty)
     try:
-        obj = reader.struct(schema, {} if value is None else value)
+        obj = reader.read(value, walk)
     except RecursionError:
-        raise DecodeError("exceeded max depth") from None
-    return obj, reader.complaints
+        raise DecodeError(TOO_DEEP) from None
+    except UnfitError as error:
+        raise DecodeError(str(error)) from None
+    return obj, [f'{deviation.code} field "{deviation.path()}"' for deviation in walk]
+
+
+def inspect(schema: Type, value: JsonValue) -> list[Deviation]:
+    """Return where a value differs from its schema, at most MAX_COMPLAINTS places."""
+    walk = _Walk(collects=True)
+    try:
+        _reader_of(schema).read({} if value is None else value, walk)
+    except DecodeError as error:
+        walk.failed(error, schema, value, "", "")
+    return walk
 
 
 def drop_empty(schema: Type, obj: JsonObject) -> None:
@@ -72,7 +148,7 @@ def drop_empty(schema: Type, obj: JsonObject) -> None:
     for name in list(obj):
         field = schema.fields.get(name)
         item = obj[name]
-        if field is None or item is None or field.type.kind not in _CONTAINERS:
+        if field is None or item is None or field.type.kind not in (STRUCT, LIST, MAP):
             continue
         if field.type.kind != STRUCT and not item and not field.pointer:
             if field.always:
@@ -96,275 +172,230 @@ def drop_empty(schema: Type, obj: JsonObject) -> None:
 
 def zero_of(schema: Type) -> JsonValue:
     """Return what Go writes for a value that nobody set."""
-    if schema.kind == STRUCT:
-        return _Reader().struct(schema, {})
-    return ZERO.get(schema.kind)
+    return _reader_of(schema).read({}, None) if schema.kind == STRUCT else ZERO.get(schema.kind)
 
 
-class _Known:
-    """What every reading of a struct needs to know of its schema, found out once."""
+# --- compiled schemas -----------------------------------------------------------------------
 
-    __slots__ = ("_zero", "always", "schema")
+# When a value that was read is left out (or changed).
+_KEEP, _DROP_ZERO, _DROP_FALSE, _DROP_NONE, _DROP_EMPTY, _EMPTY_IS_NONE = range(6)
+ReadContainer = Callable[[Any, _Walk | None], Any]
+# The field's type, how to read it, whether that is a ReadContainer, when to leave it out, of a struct its reader.
+_Member = tuple[Type, Callable[..., Any] | None, bool, int, Any]
+
+
+class _StructReader:
+    """Reads values of one struct."""
+
+    __slots__ = ("_always", "_members", "_schema", "_zero")
 
     def __init__(self, schema: Type) -> None:
-        self.schema = schema  # held, so that no other schema gets its id
-        self.always = tuple(field for field in schema.fields.values() if field.always)
+        self._schema = schema
+        # Filled with the first reading: most structs of a schema are never met.
+        self._members: dict[str, _Member] | None = None
+        self._always: tuple[Field, ...] = ()
         self._zero: JsonObject | None = None
+
+    def read(self, value: JsonValue, walk: _Walk | None) -> JsonObject:
+        """Return the canonical struct; raise DecodeError, and _Deviating without a walk."""
+        members = self._members
+        if members is None:
+            members = self._compile()
+        if type(value) is not dict:
+            _check_object(value, self._schema, walk)
+        n_noted = 0 if walk is None else len(walk)
+        result: JsonObject = {}
+        for name, item in value.items():
+            member = members.get(name)
+            if member is None:
+                self._type_meta_or_unknown(value, name, result, walk)
+                n_noted = 0 if walk is None else len(walk)
+                continue
+            if item is None:
+                continue
+            wanted, read_item, is_container, rule, struct = member
+            try:
+                if read_item is None:
+                    if type(item) is not str:  # most fields are strings
+                        raise UnfitError(_STRING, item)
+                elif is_container:
+                    item = read_item(item, walk)
+                    if walk:
+                        n_noted = walk.below(n_noted, "." + name)
+                else:
+                    item = read_item(item)
+            except DecodeError as error:
+                if walk is None:
+                    raise
+                walk.failed(error, wanted, item, self._schema.name, "." + name)
+                n_noted = len(walk)
+                continue
+            if rule:
+                if rule == _DROP_ZERO:
+                    if item == struct.zero():
+                        continue
+                elif not item:
+                    if rule == _DROP_FALSE or (rule == _DROP_NONE and item is None):
+                        continue
+                    if rule >= _DROP_EMPTY and (walk is None or not walk.keep_empty):
+                        if rule == _DROP_EMPTY:
+                            continue
+                        item = None
+            result[name] = item
+        for field in self._always:
+            if field.name not in result:
+                result[field.name] = None if field.pointer else zero_of(field.type)
+        return result
 
     def zero(self) -> JsonObject:
         """Return what an empty struct reads as, to compare with; not to be given away."""
         if self._zero is None:
-            self._zero = _Reader().struct(self.schema, {})
+            self._zero = self.read({}, None)
         return self._zero
 
-
-_KNOWN: dict[int, _Known] = {}
-_MOST_KNOWN = 10_000  # more than all built-in kinds have; custom ones come and go
-
-
-def _known(schema: Type) -> _Known:
-    known = _KNOWN.get(id(schema))
-    if known is None:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        known = _KNOWN[id(schema)] = _Known(schema)
-    return known
-
-
-class _Reader:
-    """One walk."""
-
-    def __init__(self, *, keep_empty: bool = False) -> None:
-        self.complaints: list[str] = []
-        self._keep_empty = keep_empty
-        self._path: list[str] = []  # such as ["spec", ".devices", "[0]"]
-        self._owner = ""  # the innermost struct, for messages
-
-    def struct(self, schema: Type, value: JsonValue) -> JsonObject:
-        if not isinstance(value, dict):
-            raise self._mismatch(schema, value)
-        if type(value) is Duplicates:
-            for name in value.names:
-                self._complain("duplicate", name)
-        outer, self._owner = self._owner, schema.name
-        fields = schema.fields
-        result: JsonObject = {}
-        for name, item in value.items():
-            field = fields.get(name)
-            if field is None:
-                self._type_meta_or_unknown(schema, name, item, result)
-            elif item is not None:
-                self._set(result, field, item)
-        for field in _known(schema).always:
-            if field.name not in result:
-                result[field.name] = None if field.pointer else zero_of(field.type)
-        self._owner = outer
-        return result
-
-    def _type_meta_or_unknown(self, schema: Type, name: str, item: JsonValue, result: JsonObject) -> None:
-        if not schema.has_type_meta or name not in _TYPE_META:
-            self._complain("unknown", name)
-        elif item is not None:
-            if not isinstance(item, str):
-                raise DecodeError(
-                    f"json: cannot unmarshal {_json_kind(item)} into Go struct field TypeMeta.{name} of type string"
-                )
+    def _type_meta_or_unknown(
+        self, value: JsonObject, name: str, result: JsonObject, walk: _Walk | None
+    ) -> None:
+        item = value[name]
+        is_type_meta = self._schema.has_type_meta and (name == "kind" or name == "apiVersion")
+        if is_type_meta and type(item) is str:
             result[name] = item
-
-    def _set(self, result: JsonObject, field: Field, item: JsonValue) -> None:
-        schema = field.type
-        self._path.append("." + field.name)
-        if schema.kind in _CONTAINERS:
-            read_item = self._container(schema, item)
-            if not self._keep_empty and not field.pointer and not read_item and schema.kind != STRUCT:
-                # An empty list or map is stored like none at all.
-                self._path.pop()
-                if field.always:
-                    result[field.name] = None
-                return
-            if (
-                schema.kind == STRUCT
-                and not field.pointer
-                and not field.always
-                and read_item == _known(schema).zero()
-            ):
-                self._path.pop()
-                return
+        elif is_type_meta and item is None:
+            return
+        elif walk is None:
+            raise _Deviating
+        elif is_type_meta:
+            unfit = UnfitError(_STRING, item, owner="TypeMeta", path=[name])
+            walk.failed(DecodeError(str(unfit)), _STRING, item, "", "." + name)
         else:
-            read_item = self.scalar(schema, item)
-            # The zero time reads as None; it is like no time at all.
-            if not field.always and (read_item is None if field.pointer else not read_item):
-                self._path.pop()
-                return
-        self._path.pop()
-        result[field.name] = read_item
+            walk.note(UNKNOWN, self._schema, value, name)
 
-    def _container(self, schema: Type, value: JsonValue) -> JsonValue:
-        if schema.kind == STRUCT:
-            return self.struct(schema, value)
-        if schema.kind == LIST:
-            return self._list(schema, value)
-        return self._map(schema, value)
-
-    def _list(self, schema: Type, value: JsonValue) -> list[JsonValue]:
-        if not isinstance(value, list):
-            raise self._mismatch(schema, value)
-        element = schema.element
-        assert element is not None
-        if element.kind not in _CONTAINERS:
-            return [zero_of(element) if item is None else self.scalar(element, item) for item in value]
-        result = []
-        for index, item in enumerate(value):
-            self._path.append(f"[{index}]")
-            result.append(zero_of(element) if item is None else self._container(element, item))
-            self._path.pop()
-        return result
-
-    def _map(self, schema: Type, value: JsonValue) -> JsonObject:
-        if not isinstance(value, dict):
-            raise self._mismatch(schema, value)
-        element = schema.element
-        assert element is not None
-        if type(value) is Duplicates:
-            for name in value.names:
-                self._complain("duplicate", name)
-        result = {}
-        for key, item in value.items():
-            if item is None:
-                result[key] = zero_of(element)
-            elif element.kind not in _CONTAINERS:
-                result[key] = self.scalar(element, item)
-            else:
-                self._path.append("." + key)
-                result[key] = self._container(element, item)
-                self._path.pop()
-        return result
-
-    def scalar(self, schema: Type, value: JsonValue) -> JsonValue:
-        kind = schema.kind
-        # The common cases first: they are most of every object.
-        if kind == "string":
-            if isinstance(value, str):
-                return value
-        elif kind in _INT_RANGE:
-            if type(value) is int:
-                low, high = _INT_RANGE[kind]
-                if low <= value <= high:
-                    return value
-        elif kind == "bool":
-            if isinstance(value, bool):
-                return value
-        else:
-            return self._special(schema, value)
-        raise self._mismatch(schema, value)
-
-    def _special(self, schema: Type, value: JsonValue) -> JsonValue:
-        kind = schema.kind
-        if kind == "any":
-            return value
-        if kind == "raw":
-            return value if isinstance(value, RawJson) else RawJson.of(value)
-        if kind == "float64" and isinstance(value, int | float) and not isinstance(value, bool):
-            return value
-        if kind == "intorstring" and (isinstance(value, str) or (type(value) is int and abs(value) < 2**31)):
-            return value
-        parser = _TEXT_PARSERS.get(kind)
-        if parser is None or isinstance(value, bool | dict | list):
-            raise self._mismatch(schema, value)
-        if kind != "quantity" and not isinstance(value, str):
-            raise self._mismatch(schema, value)
-        try:
-            return parser(value)
-        except ValueError as error:  # each form has its own
-            raise DecodeError(str(error)) from None
-
-    def _complain(self, what: str, name: str) -> None:
-        """Remember an unknown or duplicate field, if there are not enough of them already."""
-        if len(self.complaints) < MAX_COMPLAINTS:
-            path = "".join((*self._path, ".", name)).removeprefix(".")
-            self.complaints.append(f'{what} field "{path}"')
-
-    def _mismatch(self, schema: Type, value: JsonValue) -> DecodeError:
-        place = "".join(part for part in self._path if part[0] == ".").removeprefix(".")
-        into = f"Go struct field {self._owner}.{place}" if place else "Go value"
-        return DecodeError(
-            f"json: cannot unmarshal {_json_kind(value, schema)} into {into} of type {_go_type(schema)}"
-        )
+    def _compile(self) -> dict[str, _Member]:
+        fields = self._schema.fields.values()
+        self._always = tuple(field for field in fields if field.always)
+        self._members = {
+            field.name: (
+                field.type,
+                _container_of(field.type) or SCALAR_READERS.get(field.type.kind),
+                field.type.kind in (STRUCT, LIST, MAP),
+                _rule_of(field),
+                _reader_of(field.type) if field.type.kind == STRUCT else None,
+            )
+            for field in fields
+        }
+        return self._members
 
 
-def _quantity(value: JsonValue) -> str:
-    return canonical_quantity(value.text if isinstance(value, ExactFloat) else value)
+def _reader_of(schema: Type) -> _StructReader:
+    reader: _StructReader | None = schema.compiled
+    if reader is None:
+        reader = schema.compiled = _StructReader(schema)
+    return reader
 
 
-_BASE64: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
+def _rule_of(field: Field) -> int:
+    kind = field.type.kind
+    if kind in (LIST, MAP):
+        # An empty list or map is stored like none at all.
+        return _KEEP if field.pointer else _EMPTY_IS_NONE if field.always else _DROP_EMPTY
+    if field.always:
+        return _KEEP
+    if kind == STRUCT:
+        return _KEEP if field.pointer else _DROP_ZERO
+    # The zero time reads as None; it is like no time at all.
+    return _DROP_NONE if field.pointer else _DROP_FALSE
 
 
-def _bytes(value: str) -> str:
-    text = value.replace("\r", "").replace("\n", "")
-    try:
-        base64.b64decode(text, validate=True)
-    except ValueError:
-        place = _corrupt_base64(value.encode("utf-8", "replace"))
-        raise DecodeError(f"illegal base64 data at input byte {place}") from None
-    return text
-
-
-def _corrupt_base64(data: bytes) -> int:
-    """Return where Go's decoder gives up on text that is not base64."""
-    kept = [(place, byte) for place, byte in enumerate(data) if byte not in b"\r\n"]
-    for number, (place, byte) in enumerate(kept):
-        if byte in _BASE64:
-            continue
-        if byte != ord("=") or number % 4 < 2:
-            return place
-        rest = kept[number + 1 :]
-        if number % 4 == 2:
-            if not rest:
-                return len(data)
-            if rest[0][1] != ord("="):
-                return rest[0][0] - 1
-            rest = rest[1:]
-        return rest[0][0] if rest else len(data)  # what stands behind the padding
-    return len(data) - len(kept) % 4
-
-
-def _duration(value: str) -> str:
-    return value
-
-
-_TEXT_PARSERS: Final[dict[str, Callable[[Any], str | None]]] = {
-    "quantity": _quantity,
-    "time": canonical_time,
-    "microtime": canonical_microtime,
-    "bytes": _bytes,
-    "duration": _duration,
-}
-_CONTAINERS: Final = frozenset({STRUCT, LIST, MAP})
-
-
-def _json_kind(value: JsonValue, schema: Type | None = None) -> str:
-    match value:
-        case bool():
-            return "bool"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case dict():
-            return "object"
-    if schema is not None and schema.kind in _INT_RANGE:
-        # Only here the number itself is at fault, and Go names it.
-        return f"number {value.text if isinstance(value, ExactFloat) else value}"
-    return "number"
-
-
-def _go_type(schema: Type) -> str:
+def _container_of(schema: Type) -> ReadContainer | None:
+    """Return the function that reads a struct, list or map; None for scalars."""
     if schema.kind == STRUCT:
-        return f"{schema.version}.{schema.name}"
+        return _reader_of(schema).read
     if schema.kind == LIST:
-        assert schema.element is not None
-        return f"[]{_go_type(schema.element)}"
-    if schema.kind == MAP:
-        assert schema.element is not None
-        return f"map[string]{_go_type(schema.element)}"
-    return {"bytes": "[]uint8", "time": "v1.Time", "microtime": "v1.MicroTime"}.get(schema.kind, schema.kind)
+        return _list_reader(schema)
+    return _map_reader(schema) if schema.kind == MAP else None
+
+
+def _list_reader(schema: Type) -> ReadContainer:
+    assert schema.element is not None
+    element, read_item = schema.element, _item_reader(schema.element)
+
+    def read_list(value: JsonValue, walk: _Walk | None) -> list[JsonValue]:
+        if type(value) is not list:
+            raise UnfitError(schema, value)
+        if read_item is _string and _are_strings(value):
+            return value.copy()
+        if walk is None:
+            return [zero_of(element) if item is None else read_item(item, None) for item in value]
+        result = []
+        n_noted = len(walk)
+        for index, item in enumerate(value):
+            try:
+                result.append(zero_of(element) if item is None else read_item(item, walk))
+            except DecodeError as error:
+                walk.failed(error, element, item, "", "")
+            n_noted = walk.below(n_noted, f"[{index}]")
+        return result
+
+    return read_list
+
+
+def _map_reader(schema: Type) -> ReadContainer:
+    assert schema.element is not None
+    element, read_item = schema.element, _item_reader(schema.element)
+
+    def read_map(value: JsonValue, walk: _Walk | None) -> JsonObject:
+        if type(value) is not dict:
+            _check_object(value, schema, walk)
+        if read_item is _string and _are_strings(value.values()):
+            return dict(value)
+        if walk is None:
+            return {
+                key: zero_of(element) if item is None else read_item(item, None)
+                for key, item in value.items()
+            }
+        result = {}
+        n_noted = len(walk)
+        for key, item in value.items():
+            try:
+                result[key] = zero_of(element) if item is None else read_item(item, walk)
+            except DecodeError as error:
+                # Go names the key only where the value should be an object or a list.
+                is_named = walk.collects or element.kind in (STRUCT, LIST, MAP)
+                walk.failed(error, element, item, "", "{" + key if is_named else "")
+                n_noted = len(walk)
+            n_noted = walk.below(n_noted, "{" + key)
+        return result
+
+    return read_map
+
+
+def _item_reader(schema: Type) -> ReadContainer:
+    """Return the function that reads an item of a list or map."""
+    read_container, read_scalar = _container_of(schema), SCALAR_READERS.get(schema.kind)
+    if read_container is not None:
+        return read_container
+    return _string if read_scalar is None else lambda item, _walk: read_scalar(item)
+
+
+def _string(value: JsonValue, _walk: _Walk | None) -> str:
+    if type(value) is str:
+        return value
+    raise UnfitError(_STRING, value)
+
+
+def _are_strings(items: Iterable[JsonValue]) -> bool:
+    for item in items:  # noqa: SIM110 - twice as fast as all()
+        if type(item) is not str:
+            return False
+    return True
+
+
+def _check_object(value: JsonValue, schema: Type, walk: _Walk | None) -> None:
+    """Note the duplicate fields of an object; raise UnfitError for anything else."""
+    if not isinstance(value, dict):
+        raise UnfitError(schema, value)
+    if walk is None:
+        raise _Deviating
+    if isinstance(value, Duplicates):
+        for name in value.names:
+            walk.note(DUPLICATE, schema, value, name)

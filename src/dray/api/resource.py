@@ -366,7 +366,7 @@ class ResourceClaimStatus(View, frozen=True):
 
 
 class ResourceClaim(View, frozen=True):
-    """A wish for devices, and its fulfilment."""
+    """A request for devices, and what was allocated."""
 
     api_version: str = "resource.k8s.io/v1"
     kind: str = "ResourceClaim"

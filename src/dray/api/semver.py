@@ -14,7 +14,7 @@ from functools import total_ordering
 from string import ascii_letters, digits
 from typing import Final
 
-from dray.api.text_cache import remembers_short_texts
+from dray.api.caching import cached_by_text
 
 __all__ = ["Semver", "SemverError", "parse_semver"]
 
@@ -26,7 +26,7 @@ PreRelease = tuple[int | str, ...]
 
 
 class SemverError(ValueError):
-    """The text is no semantic version."""
+    """The text is not a semantic version."""
 
 
 @total_ordering
@@ -90,7 +90,7 @@ class Semver:
     _key: tuple[int, int, int, bool, tuple[tuple[int, int, str], ...]]
 
 
-@remembers_short_texts(maxsize=16384, longest=256)
+@cached_by_text(maxsize=16384, longest=256)
 def parse_semver(text: str, *, normalize: bool = False) -> Semver:
     """Parse a version; raise SemverError."""
     if normalize:

@@ -33,7 +33,7 @@ _ZERO: Final = datetime(1, 1, 1, tzinfo=UTC)
 
 
 class TimeError(ValueError):
-    """The text is no time of the wanted form."""
+    """The text is not a time in the wanted format."""
 
 
 def parse_time(text: str) -> datetime:

@@ -32,6 +32,15 @@ JOB_CONTROLLER_UID_LABEL: Final = "batch.kubernetes.io/controller-uid"
 JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"
 NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+RUN_MANAGER: Final = "dray-run"  # of the pods of `dray run`
+
+# Jobs: what `dray run` writes, and who comes first.
+AFTER_ANNOTATION: Final = "dray.dev/after"  # of a pod: the pod of its namespace that must have ended first
+AFTER_GATE: Final = "dray.dev/after"  # the scheduling gate that keeps it from being placed meanwhile
+LOW_PRIORITY_CLASS: Final = "dray-low"
+HIGH_PRIORITY_CLASS: Final = "dray-high"
+
 # Keys of the taints of nodes.
 NOT_READY_KEY: Final = "node.kubernetes.io/not-ready"
 UNREACHABLE_KEY: Final = "node.kubernetes.io/unreachable"
@@ -42,6 +51,11 @@ NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
 PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 
+# What dray's nodes declare in status.declaredFeatures: gates of Kubernetes whose meaning for nodes they keep whether the
+# cluster has them or not. They skip what an allocation says to skip, and never refuse a pod for CPU or memory, which the
+# scheduler has charged to its claims.
+NODE_FEATURES: Final = ("DRANodeAllocatableResources", "DRAOptionalNodeOperations")
+
 # Start of the extended resource's name that every device class has; its own name follows.
 DEVICE_CLASS_RESOURCE_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
 
@@ -51,3 +65,23 @@ NODE_NAME_EXTRA: Final = "authentication.kubernetes.io/node-name"
 
 # Where a pod finds the token of its service account.
 SERVICE_ACCOUNT_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def well_known_labels(node: str, arch: str) -> dict[str, str]:
+    """Return the labels that kubelet gives every node on Linux."""
+    return {
+        HOSTNAME_LABEL: node,
+        OS_LABEL: "linux",
+        ARCH_LABEL: arch,
+        BETA_OS_LABEL: "linux",
+        BETA_ARCH_LABEL: arch,
+    }
+
+
+# Words that no name in an expression may be.
+CEL_RESERVED: Final = frozenset(
+    {
+        "as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let",
+        "loop", "namespace", "null", "package", "return", "true", "var", "void", "while",
+    }
+)  # fmt: skip

@@ -11,9 +11,10 @@ from dray.cel.program import (
     check_expression,
     compile_derived,
     compile_selector,
+    is_compiled,
     takes_long,
 )
-from dray.cel.reads import ReadSet
+from dray.cel.reads import ReadSet, reads_of
 
 __all__ = [
     "RUN_TIME_LIMIT",
@@ -32,6 +33,8 @@ __all__ = [
     "compile_derived",
     "compile_selector",
     "explain_false",
+    "is_compiled",
     "key_hint",
+    "reads_of",
     "takes_long",
 ]

@@ -330,7 +330,7 @@ def _estimate_standard(overload: str, target: Argument | None, args: list[Argume
 
 
 def is_plain(function: str, overload: str) -> bool:
-    """Tell whether a call costs 1 whatever its arguments are."""
+    """Return whether a call costs 1 whatever its arguments are."""
     if function in _UNIT_COST:
         return True
     return overload in _PLAIN_OVERLOADS and function in _PLAIN_FUNCTIONS

@@ -12,7 +12,6 @@ from dray.cel.declarations import Overload
 from dray.cel.environment import TYPE_NAMES, Environment
 from dray.cel.kinds import (
     BOOL,
-    DEVICE,
     DYN,
     ERROR,
     INT,
@@ -135,8 +134,9 @@ class _Checker:
         if local is not None:
             return local
         name = node.name.removeprefix(".")
-        if name == "device":
-            return DEVICE
+        declared = self._environment.variables.get(name)
+        if declared is not None:
+            return declared
         if name in TYPE_NAMES:
             node.constant = TYPE_NAMES[name]
             return type_of(TYPE_NAMES[name])
@@ -170,10 +170,11 @@ class _Checker:
         return optional_of(result) if was_optional or optional else result
 
     def _struct_field(self, node: Node, target: CelType, name: str) -> CelType:
-        if target != DEVICE:
+        fields = self._environment.structs.get(target.name)
+        if fields is None:
             self._complain(node, f"unexpected failed resolution of '{target.name}'")
             return ERROR
-        found = self._environment.fields.get(name)
+        found = fields.get(name)
         if found is None:
             self._complain(node, f"undefined field '{name}'")
             return ERROR

@@ -21,7 +21,7 @@ class Qualifier(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is `.name` or `[key]`."""
+        """Return whether it is `.name` or `[key]`."""
         return not (self.optional or self.is_test)
 
 

@@ -152,7 +152,7 @@ class CodeWriter:
         return action
 
     def node(self, node: Node, scope: Scope, *, is_step: bool = True) -> Code:
-        """Return the code of a node. An access that is no step of its own costs less."""
+        """Return the code of a node. An access that is not a step of its own costs less."""
         raise NotImplementedError
 
     def _outlined(self, node: Node, scope: Scope, *, is_step: bool) -> Code:

@@ -46,7 +46,7 @@ class CallWriter(AccessWriter):
     """Writes everything but loops."""
 
     def node(self, node: Node, scope: Scope, *, is_step: bool = True) -> Code:
-        """Return the code of a node. An access that is no step of its own costs less."""
+        """Return the code of a node. An access that is not a step of its own costs less."""
         if self._blocks > MAX_BLOCKS and isinstance(node, Fold | Call):
             return self._outlined(node, scope, is_step=is_step)
         match node:

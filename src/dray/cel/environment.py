@@ -1,6 +1,6 @@
-"""The environment an expression is compiled in: what `device` looks like and which functions exist.
+"""The environment an expression is compiled in: which variables there are, and which functions.
 
-It depends on two feature gates and on whether the expression is new or was stored
+Expressions about devices know one variable, `device`. What it looks like depends on two feature gates and on whether the expression is new or was stored
 before: stored expressions must keep working whatever the gates say, so for them
 everything is on. A list-valued attribute may be anything, therefore the type of a
 leaf turns from `any` into `dyn` with that gate: macros accept `dyn` only.
@@ -61,11 +61,12 @@ class Shape:
 class Environment:
     """Everything that compilation needs to know beside the text."""
 
-    fields: dict[str, CelType]  # of `device`
+    variables: dict[str, CelType]
+    structs: dict[str, dict[str, CelType]]  # name of a struct type → its fields
     functions: Functions
-    leaf: CelType  # the type of an attribute value
-    shape: Shape  # of `device`
-    lists_allowed: bool  # as derived attributes
+    shapes: dict[str, Shape] = field(default_factory=dict)  # variable → its size, where one is declared
+    leaf: CelType = kinds.DYN  # the type of an attribute value
+    lists_allowed: bool = False  # as derived attributes
     # (function, is member, types without parts ...) → overloads, result, type parameters used
     resolved: dict[tuple[object, ...], tuple[tuple[str, ...], CelType, int]] = field(default_factory=dict)
 
@@ -88,10 +89,11 @@ def _environment(*, consumable: bool, lists: bool, includes: bool, lists_allowed
         fields["allowMultipleAllocations"] = kinds.BOOL
         shapes["allowMultipleAllocations"] = Shape(1)
     return Environment(
-        fields=fields,
+        variables={"device": kinds.DEVICE},
+        structs={kinds.DEVICE.name: fields},
         functions=declared_functions(with_includes=includes),
         leaf=leaf,
-        shape=Shape(0, fields=shapes),
+        shapes={"device": Shape(0, fields=shapes)},
         lists_allowed=lists_allowed,
     )
 

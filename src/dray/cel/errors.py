@@ -1,7 +1,7 @@
 """What can go wrong with a device selector.
 
     CelError
-    ├── CompileError      the text is no valid selector (syntax, types, result type)
+    ├── CompileError      the text is not a valid selector (syntax, types, result type)
     └── EvaluationError   a valid selector failed on one device
         └── CostLimitError    ... because it ran longer than it may
 

@@ -1,8 +1,8 @@
-"""Estimate what an expression may cost at most, before it has seen a device.
+"""Estimate what an expression may cost at most, before it has seen a value.
 
 One walk over the checked tree. Beside the cost of every node the walk keeps what
 is known about sizes: of nodes (strings, lists, maps), of the entries of lists and
-maps, and of variables. Where a value comes from `device`, its *path* (`device`,
+maps, and of variables. Where a value comes from a declared variable, its *path* (`device`,
 `attributes`, `@values`, ...) leads to its declared size.
 
 The estimate of a single call lives in `call_costs`.
@@ -10,6 +10,7 @@ The estimate of a single call lives in `call_costs`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from dray.cel.call_costs import Argument, CallCost, estimate_call
@@ -37,14 +38,14 @@ class _Local(NamedTuple):
     entries: Entries | None
 
 
-def max_cost(node: Node, shape: Shape) -> int:
+def max_cost(node: Node, shapes: Mapping[str, Shape]) -> int:
     """Return the largest cost that an evaluation of the expression can have."""
-    return _Estimator(shape).cost(node).max
+    return _Estimator(shapes).cost(node).max
 
 
 class _Estimator:
-    def __init__(self, shape: Shape) -> None:
-        self._shape = shape
+    def __init__(self, shapes: Mapping[str, Shape]) -> None:
+        self._shapes = shapes
         self._paths: dict[int, Path] = {}
         self._sizes: dict[int, Range] = {}
         self._entries: dict[int, Entries] = {}
@@ -108,10 +109,10 @@ class _Estimator:
         return None
 
     def declared_size(self, path: Path) -> Range | None:
-        """Return the size that the declaration of `device` promises for a path."""
-        if not path or path[0] != "device":
+        """Return the size that the declaration of a variable promises for a path."""
+        shape = self._shapes.get(path[0]) if path else None
+        if shape is None:
             return None
-        shape = self._shape
         for name in path[1:]:
             if name in ("@items", "@values"):
                 below = shape.element

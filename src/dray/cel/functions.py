@@ -15,6 +15,14 @@ from dray.api.semver import Semver
 from dray.cel.conversions import CONVERSIONS
 from dray.cel.declarations import declared_functions
 from dray.cel.errors import Fault, no_such_overload
+from dray.cel.functions_authorizer import (
+    AUTHORIZER,
+    AccessDecision,
+    Authorizer,
+    GroupCheck,
+    PathCheck,
+    ResourceCheck,
+)
 from dray.cel.functions_kubernetes import KUBERNETES
 from dray.cel.functions_lists import LISTS
 from dray.cel.functions_strings import STRINGS
@@ -25,7 +33,14 @@ from dray.cel.values import Cidr, Duration, Format, Ip, Optional, Timestamp, Uin
 
 Implementation = Callable[..., object]
 
-_BY_OVERLOAD: dict[str, Implementation] = {**STRINGS, **LISTS, **KUBERNETES, **TIME, **CONVERSIONS}
+_BY_OVERLOAD: dict[str, Implementation] = {
+    **STRINGS,
+    **LISTS,
+    **KUBERNETES,
+    **AUTHORIZER,
+    **TIME,
+    **CONVERSIONS,
+}
 
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
@@ -46,6 +61,11 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "kubernetes.NamedFormat": (Format,),
     "net.IP": (Ip,),
     "net.CIDR": (Cidr,),
+    "kubernetes.authorization.Authorizer": (Authorizer,),
+    "kubernetes.authorization.PathCheck": (PathCheck,),
+    "kubernetes.authorization.GroupCheck": (GroupCheck,),
+    "kubernetes.authorization.ResourceCheck": (ResourceCheck,),
+    "kubernetes.authorization.Decision": (AccessDecision,),
 }
 
 

@@ -29,7 +29,7 @@ def to_quantity(text: str) -> Quantity:
 
 
 def is_quantity(text: str) -> bool:
-    """Tell whether a text is a quantity."""
+    """Return whether a text is a quantity."""
     try:
         parse_quantity(text)
     except QuantityError:
@@ -54,7 +54,7 @@ def to_semver(text: str, normalize: bool = False) -> Semver:
 
 
 def is_semver(text: str, normalize: bool = False) -> bool:
-    """Tell whether a text is a version."""
+    """Return whether a text is a version."""
     try:
         parse_semver(text, normalize=normalize)
     except SemverError:
@@ -95,7 +95,7 @@ def _parse_address(text: str) -> Address:
 
 
 def is_ip(text: str) -> bool:
-    """Tell whether a text is an IP address."""
+    """Return whether a text is an IP address."""
     try:
         _parse_address(text)
     except Fault:
@@ -108,7 +108,7 @@ _BROADCAST = ipaddress.ip_address("255.255.255.255")
 
 
 def is_link_local_multicast(ip: Ip) -> bool:
-    """Tell whether an address is 224.0.0.x or ff?2::."""
+    """Return whether an address is 224.0.0.x or ff?2::."""
     if isinstance(ip.address, ipaddress.IPv6Address):
         packed = ip.address.packed
         return packed[0] == 0xFF and packed[1] & 0x0F == 0x02
@@ -116,7 +116,7 @@ def is_link_local_multicast(ip: Ip) -> bool:
 
 
 def is_global_unicast(ip: Ip) -> bool:
-    """Tell whether an address is none of the special ones (private ones are global here)."""
+    """Return whether an address is none of the special ones (private ones are global here)."""
     address = ip.address
     if address == _BROADCAST or address.is_unspecified or address.is_loopback:
         return False
@@ -140,7 +140,7 @@ def to_cidr(text: str) -> Cidr:
 
 
 def is_cidr(text: str) -> bool:
-    """Tell whether a text is an address with a prefix length."""
+    """Return whether a text is an address with a prefix length."""
     try:
         to_cidr(text)
     except Fault:
@@ -149,7 +149,7 @@ def is_cidr(text: str) -> bool:
 
 
 def contains_ip(cidr: Cidr, ip: Ip) -> bool:
-    """Tell whether an address lies in a network."""
+    """Return whether an address lies in a network."""
     if ip.address.version != cidr.address.version:
         return False
     n_host_bits = cidr.address.max_prefixlen - cidr.prefix
@@ -165,7 +165,7 @@ def _contains_text(cidr: Cidr, text: str) -> bool:
 
 
 def contains_cidr(cidr: Cidr, other: Cidr) -> bool:
-    """Tell whether a network lies in another."""
+    """Return whether a network lies in another."""
     return contains_ip(cidr, Ip(other.address)) and cidr.prefix <= other.prefix
 
 
@@ -186,7 +186,7 @@ def to_url(text: str) -> Url:
 
 
 def is_url(text: str) -> bool:
-    """Tell whether a text is a URL."""
+    """Return whether a text is a URL."""
     try:
         parse_url(text)
     except UrlError:

@@ -120,7 +120,7 @@ def _same(left: object, right: object) -> bool:
 
 
 def is_sorted(items: list[object]) -> bool:
-    """Tell whether no element is greater than the next."""
+    """Return whether no element is greater than the next."""
     if _only_type(items) in _PYTHON_ORDER:
         ordered = cast("list[int]", items)  # or of another type that Python orders
         return all(map(operator.le, ordered, islice(ordered, 1, None)))
@@ -196,24 +196,24 @@ def last_index_of(items: list[object], wanted: object) -> int:
 
 
 def includes(value: object, wanted: object) -> object:
-    """Tell whether a list has an element, or a scalar equals it."""
+    """Return whether a list has an element, or a scalar equals it."""
     if isinstance(value, list):
         return index_of(value, wanted) >= 0
     return _same(value, wanted)
 
 
 def set_contains(items: object, wanted: list[object]) -> bool:
-    """Tell whether every wanted element is in the list."""
+    """Return whether every wanted element is in the list."""
     return all(contains(item, items) for item in wanted)
 
 
 def set_equivalent(left: list[object], right: list[object]) -> bool:
-    """Tell whether two lists have the same elements."""
+    """Return whether two lists have the same elements."""
     return set_contains(left, right) and set_contains(right, left)
 
 
 def set_intersects(left: list[object], right: object) -> bool:
-    """Tell whether two lists share an element."""
+    """Return whether two lists share an element."""
     for item in left:
         try:
             if contains(item, right):

@@ -1,17 +1,17 @@
 """Functions on strings, and regular expressions.
 
 Patterns run in RE2, whose matching time is linear in the text: no pattern can hang
-the process. The size of a compiled pattern is bounded.
+the process. The size of a compiled pattern is bounded, and so is the size of all that are kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import re2
 
+from dray.api.caching import BoundedCache
 from dray.cel.errors import Fault, no_such_overload
 from dray.cel.operators import MAX_TEXT, too_big
 from dray.cel.string_format import format_string
@@ -19,9 +19,23 @@ from dray.cel.string_format import format_string
 _MAX_PATTERN_MEMORY = 8 << 20
 
 
-@lru_cache(maxsize=1024)
+# A pattern of 3,000 letters takes 100 kB, one of 30 letters a hundredth of it: kept by size, not by number.
+_PATTERNS: BoundedCache[str, Any] = BoundedCache(16 << 20)
+_BYTES_PER_INSTRUCTION = 64  # of both programs, forward and reverse, with what matching adds
+_BYTES_PER_PATTERN = 2_048
+
+
 def compile_pattern(pattern: str) -> Any:
-    """Compile a pattern; raise Fault if it is none, or too big."""
+    """Compile a pattern, or find it compiled; raise Fault if it is none, or too big."""
+    compiled = _PATTERNS.get(pattern)
+    if compiled is None:
+        compiled = _compile(pattern)
+        size = _BYTES_PER_PATTERN + _BYTES_PER_INSTRUCTION * compiled.programsize + len(pattern)
+        _PATTERNS.add(pattern, compiled, size)
+    return compiled
+
+
+def _compile(pattern: str) -> Any:
     options = re2.Options()
     options.max_mem = _MAX_PATTERN_MEMORY
     options.log_errors = False
@@ -34,7 +48,7 @@ def compile_pattern(pattern: str) -> Any:
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Tell whether the pattern occurs in the text."""
+    """Return whether the pattern occurs in the text."""
     return compile_pattern(pattern).search(text) is not None
 
 

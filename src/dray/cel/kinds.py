@@ -77,12 +77,12 @@ def parameter(name: str) -> CelType:
 
 
 def is_dyn(kind: CelType) -> bool:
-    """Tell whether anything may be there at run time."""
+    """Return whether anything may be there at run time."""
     return kind.kind in ("dyn", "any")
 
 
 def is_dyn_or_error(kind: CelType) -> bool:
-    """Tell whether checking is given up for this type."""
+    """Return whether checking is given up for this type."""
     return kind.kind in ("dyn", "any", "error")
 
 
@@ -150,7 +150,7 @@ class Bindings(dict[CelType, CelType]):
         return left == right
 
     def _substitutes(self, candidate: CelType, param: CelType) -> tuple[bool, bool]:
-        """Tell whether `candidate` may stand for `param`, and whether param was bound already."""
+        """Return whether `candidate` may stand for `param`, and whether param was bound already."""
         if candidate == param:
             return True, True
         bound = self.get(param)

@@ -1,7 +1,7 @@
 """Split an expression into tokens.
 
 One regular expression per token class, tried in the order in which CEL's grammar
-resolves ties. Text that is no token is complained about and skipped, as cel-go
+resolves ties. Text that is not a token is complained about and skipped, as cel-go
 does, so that the parser still sees what follows.
 """
 

@@ -123,7 +123,7 @@ _Expander = Callable[[Maker, Node | None, list[Node]], Node | None]
 
 
 def expand(maker: Maker, function: str, target: Node | None, args: list[Node]) -> Node | None:
-    """Return the expansion of a call, or None if it is no macro."""
+    """Return the expansion of a call, or None if it is not a macro."""
     expander = _MACROS.get((function, len(args), target is not None))
     return None if expander is None else expander(maker, target, args)
 

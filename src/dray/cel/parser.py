@@ -92,7 +92,7 @@ class _SyntaxStop(CelError):
 
 
 def parse(complaints: Complaints) -> Node | None:
-    """Parse the complaints' source; None (and complaints) if it is no expression."""
+    """Parse the complaints' source; None (and complaints) if it is not an expression."""
     n_points = len(complaints.source.text)
     if n_points > MAX_CODE_POINTS:
         complaints.add(

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from dray.api.caching import BoundedCache
 from dray.api.features import Features
 from dray.api.resource import DeviceAttribute
 from dray.api.semver import Semver
 from dray.cel import kinds
-from dray.cel.caching import SizedCache
 from dray.cel.checker import check
 from dray.cel.codegen import Compiled, compile_tree
 from dray.cel.depth import with_room
@@ -63,7 +63,7 @@ class Program:
         self._is_compiled = False
 
     def evaluate(self, device: DeviceInput) -> bool:
-        """Tell whether the device matches; raise EvaluationError."""
+        """Return whether the device matches; raise EvaluationError."""
         value = self.value(device)
         if not isinstance(value, bool):
             raise not_a_bool(value)
@@ -71,7 +71,7 @@ class Program:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the function that evaluates is there already."""
+        """Return whether the function that evaluates is there already."""
         return self._is_compiled
 
     def value(self, device: DeviceInput) -> object:
@@ -96,7 +96,7 @@ class Program:
         return self.value_with_cost(device)[0]
 
     def evaluate_with_cost(self, device: DeviceInput, limit: int = RUN_TIME_LIMIT) -> tuple[bool, int]:
-        """Tell whether the device matches, and at what cost; raise EvaluationError."""
+        """Return whether the device matches, and at what cost; raise EvaluationError."""
         value, cost = self.value_with_cost(device, limit)
         if not isinstance(value, bool):
             raise not_a_bool(value)
@@ -143,7 +143,7 @@ class Program:
 
 
 def not_a_bool(value: object) -> EvaluationError:
-    """Return the error of a selector whose value is no bool."""
+    """Return the error of a selector whose value is not a bool."""
     name = type_name(value)
     problem = f"unsupported type conversion from '{name}' to bool"
     if name in ("list", "map"):
@@ -212,6 +212,14 @@ def compile_derived(expression: str, *, features: AbstractSet[str], stored: bool
     return _compile(expression, _gates(features), stored, True)
 
 
+def is_compiled(
+    expression: str, *, features: AbstractSet[str], stored: bool = False, derived: bool = False
+) -> bool:
+    """Return whether a program is at hand, and so evaluates at once."""
+    program = _PROGRAMS.get((expression, _gates(features), stored, derived))
+    return program is not None and program.is_ready
+
+
 def check_expression(
     expression: str, *, features: AbstractSet[str], stored: bool = False, derived: bool = False
 ) -> Verdict:
@@ -249,8 +257,11 @@ def _gates(features: AbstractSet[str]) -> Features:
 
 
 _Key = tuple[str, Features, bool, bool]  # text, gates, is stored, is derived
-_PROGRAMS: SizedCache[_Key, Program] = SizedCache(400_000)  # nodes, of half a kilobyte each
-_VERDICTS: SizedCache[_Key, Verdict] = SizedCache(16 << 20)  # characters
+# All programs together: nodes, which take 0.1 to 0.55 KB each, so about 100 MB at most. Whoever keeps what programs have
+# found instead of the programs themselves (as the allocator does) stays within that, however many expressions there are.
+_PROGRAMS: BoundedCache[_Key, Program] = BoundedCache(200_000)
+_CHARACTERS_PER_NODE = 512  # an expression may be one long literal
+_VERDICTS: BoundedCache[_Key, Verdict] = BoundedCache(16 << 20)  # characters
 
 
 def _compile(expression: str, gates: Features, stored: bool, derived: bool) -> Program:
@@ -258,7 +269,7 @@ def _compile(expression: str, gates: Features, stored: bool, derived: bool) -> P
     program = _PROGRAMS.get(key)
     if program is None:
         program = _anew(*key)
-        _PROGRAMS.add(key, program, program.n_nodes)
+        _PROGRAMS.add(key, program, program.n_nodes + len(expression) // _CHARACTERS_PER_NODE)
     return program
 
 
@@ -279,7 +290,7 @@ def _compile_anew(expression: str, gates: Features, *, stored: bool, derived: bo
     if complaints:
         raise complaints.error()
     _check_output(tree.type, environment, derived=derived)
-    return Program(expression, tree, plan(tree), max_cost(tree, environment.shape), is_derived=derived)
+    return Program(expression, tree, plan(tree), max_cost(tree, environment.shapes), is_derived=derived)
 
 
 _DERIVED = frozenset({kinds.BOOL, kinds.INT, kinds.STRING, kinds.ANY, kinds.DYN, kinds.SEMVER})

@@ -146,7 +146,7 @@ def map_find(entries: Mapping[object, object], key: object) -> object:
 
 
 def map_has(entries: Mapping[object, object], key: object) -> bool:
-    """Tell whether `key in entries`; unlike a lookup this tells unknown domains apart."""
+    """Return whether `key in entries`; unlike a lookup this tells unknown domains apart."""
     try:
         return map_key(key) in entries
     except Fault:
@@ -222,7 +222,7 @@ def type_name(value: object) -> str:
     return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
-# How Go spells the run-time types that occur in messages.
+# How Go names the run-time types that occur in messages.
 _GO_NAMES = {
     "null_type": "types.Null",
     "bool": "types.Bool",
@@ -277,7 +277,7 @@ def go_native_name(value: object) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Tell whether a value is an int, uint or double."""
+    """Return whether a value is an int, uint or double."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -388,7 +388,7 @@ def size_of(value: object) -> int:
 
 
 def is_zero(value: object) -> bool:
-    """Tell whether a value is the zero of its type (for optional.ofNonZeroValue)."""
+    """Return whether a value is the zero of its type (for optional.ofNonZeroValue)."""
     if value is None:
         return True
     if isinstance(value, bool | int | float | str | bytes | list | dict):

@@ -35,6 +35,19 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
+from dray.api.kinds import (
+    ADMISSION,
+    APIEXTENSIONS,
+    AUTHENTICATION,
+    AUTHORIZATION,
+    COORDINATION,
+    META,
+    NEW_EVENTS,
+    RBAC,
+    RESOURCE,
+    SCHEDULING,
+    STORAGE,
+)
 from dray.api.schema.notation import SchemaFile
 from dray.api.schema.types import LIST, MAP, STRUCT, Field, Type
 
@@ -42,19 +55,21 @@ __all__ = ["LIST", "MAP", "STRUCT", "Field", "SchemaError", "Type", "schema_of",
 
 _FILE_BY_GROUP: Final = {
     "": "core",
-    "meta.k8s.io": "meta",
-    "apiextensions.k8s.io": "apiextensions",
+    META: "meta",
+    ADMISSION: "admissionregistration",
+    APIEXTENSIONS: "apiextensions",
     "apps": "apps",
-    "authentication.k8s.io": "authentication",
-    "authorization.k8s.io": "authorization",
+    AUTHENTICATION: "authentication",
+    AUTHORIZATION: "authorization",
     "autoscaling": "autoscaling",
     "batch": "batch",
-    "coordination.k8s.io": "coordination",
-    "events.k8s.io": "events",
+    COORDINATION: "coordination",
+    NEW_EVENTS: "events",
     "policy": "policy",
-    "rbac.authorization.k8s.io": "rbac",
-    "resource.k8s.io": "resource",
-    "scheduling.k8s.io": "scheduling",
+    RBAC: "rbac",
+    RESOURCE: "resource",
+    SCHEDULING: "scheduling",
+    STORAGE: "storage",
 }
 
 

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from pkgutil import get_data
 from typing import Final
 
-from dray.api.schema.types import LIST, MAP, SCALARS, STRUCT, Field, Type
+from dray.api.schema.types import LIST, MAP, SCALAR_TYPES, STRUCT, Field, Type
 
 __all__ = ["SchemaFile"]
 
 StructLookup = Callable[[str, str, str], Type]  # file, version, struct name
 
 _FLAG: Final = re.compile(r"(\w+)(?:\(([^)]*)\))?")
-_SCALAR_TYPES: Final = {name: Type(name) for name in SCALARS}
 _ATOMIC: Final = "atomic"
 
 
@@ -61,7 +60,7 @@ class SchemaFile:
     def _make_field(self, version: str, line: str) -> Field:
         declaration, _, description = line.partition(" -- ")
         name, _, rest = declaration.strip().partition(": ")
-        spelled, _, flag_text = rest.partition(" ")
+        written, _, flag_text = rest.partition(" ")
         flags = dict(_FLAG.findall(flag_text.partition("#")[0]))
         number: tuple[int, ...] = ()
         if "#" in flag_text:
@@ -71,8 +70,8 @@ class SchemaFile:
         strategy, _, merge_key = flags.get("patch", "").partition(" by ")
         return Field(
             name,
-            self._make_type(version, spelled.removeprefix("*"), flags),
-            pointer=spelled.startswith("*"),
+            self._make_type(version, written.removeprefix("*"), flags),
+            pointer=written.startswith("*"),
             required="required" in flags,
             always="always" in flags,
             patch_strategy=tuple(strategy.split("+")) if strategy else (),
@@ -82,19 +81,19 @@ class SchemaFile:
             description=description,
         )
 
-    def _make_type(self, version: str, spelled: str, flags: dict[str, str]) -> Type:
-        scalar = _SCALAR_TYPES.get(spelled)
+    def _make_type(self, version: str, written: str, flags: dict[str, str]) -> Type:
+        scalar = SCALAR_TYPES.get(written)
         if scalar is not None:
             return scalar
-        if spelled[0] == "[":
+        if written[0] == "[":
             keys = tuple(flags["keyed"].split(",")) if "keyed" in flags else ()
             list_type = "map" if keys else "set" if "set" in flags else _ATOMIC
             return Type(
-                LIST, element=self._make_type(version, spelled[1:-1], {}), list_type=list_type, map_keys=keys
+                LIST, element=self._make_type(version, written[1:-1], {}), list_type=list_type, map_keys=keys
             )
-        if spelled[0] == "{":
-            return Type(MAP, element=self._make_type(version, spelled[1:-1], {}), is_atomic=_ATOMIC in flags)
-        struct = self._find_struct(version, spelled)
+        if written[0] == "{":
+            return Type(MAP, element=self._make_type(version, written[1:-1], {}), is_atomic=_ATOMIC in flags)
+        struct = self._find_struct(version, written)
         if _ATOMIC in flags and not struct.is_atomic:
             # The field, not the struct, is atomic: a type of its own with the same fields.
             return Type(
@@ -108,8 +107,8 @@ class SchemaFile:
             )
         return struct
 
-    def _find_struct(self, version: str, spelled: str) -> Type:
-        place, dot, name = spelled.rpartition(".")
+    def _find_struct(self, version: str, written: str) -> Type:
+        place, dot, name = written.rpartition(".")
         if dot:
             file, slash, other_version = place.partition("/")
             return self._lookup(file, other_version if slash else "v1", name)

@@ -9,9 +9,9 @@ when somebody first asks for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["LIST", "MAP", "SCALARS", "STRUCT", "Field", "Type"]
+__all__ = ["LIST", "MAP", "SCALARS", "SCALAR_TYPES", "STRUCT", "Field", "Type"]
 
 STRUCT: Final = "struct"
 LIST: Final = "list"
@@ -39,6 +39,7 @@ class Type:
     __slots__ = (
         "_build_fields",
         "_fields",
+        "compiled",
         "description",
         "element",
         "group",
@@ -78,6 +79,7 @@ class Type:
         self.description = description
         self._build_fields = build_fields
         self._fields: dict[str, Field] | None = None
+        self.compiled: Any = None  # how to read values of the struct; see dray.api.reading
 
     @property
     def fields(self) -> dict[str, Field]:
@@ -115,6 +117,9 @@ class Type:
         if self.element is not None:
             return f"[{self.element!r}]" if self.kind == LIST else f"{{{self.element!r}}}"
         return self.kind
+
+
+SCALAR_TYPES: Final = {name: Type(name) for name in SCALARS}
 
 
 class Field:

@@ -135,7 +135,6 @@ def validate_class(device_class: JsonMapping, context: ValidationContext) -> lis
         namespaced=False,
         name_format=long_name,
         checks_prefix=False,
-        qualified_finalizers=False,
     )
     errors += _validate_class_spec(device_class.get("spec") or {}, None, context)
     return errors + check_declared(
@@ -200,7 +199,7 @@ class RequestNames:
         }
 
     def has(self, reference: str) -> bool:
-        """Tell whether `request` or `request/subrequest` exists."""
+        """Return whether `request` or `request/subrequest` exists."""
         request, slash, subrequest = reference.partition("/")
         names = self._subrequests_by_request.get(request)
         return names is not None and (not slash or subrequest in names)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dray.api import codec
+from dray.api.caching import BoundedCache
 from dray.api.features import Features
 
-_MOST_ACCEPTED = 4096
 _LONGEST_ACCEPTED = 8 * 1024  # bytes; longer ones are rare, and must not fill the memory
 
 
@@ -23,11 +22,44 @@ class CelVerdict:
 
 
 class SelectorChecker(Protocol):
-    """Compiles CEL expressions; the room `cel` lies above this one, so it is handed in."""
+    """Compiles CEL expressions; the package `cel` is a layer above, so it is passed in."""
 
     def check(self, expression: str, *, stored: bool, derived: bool) -> CelVerdict:
         """Compile a device selector or (`derived`) the expression of a derived attribute."""
         ...
+
+
+class ExpressionChecker(Protocol):
+    """Compiles the expressions of one policy or webhook configuration."""
+
+    def problem(self, text: str, purpose: str, *, authorizer: bool = True) -> str:
+        """Return why an expression cannot serve a purpose (condition, message, annotation), or ""."""
+        ...
+
+    def add_variable(self, name: str, text: str) -> str:
+        """Return why a variable does not compile, or ""; later expressions know it."""
+        ...
+
+
+class AdmissionCel(Protocol):
+    """Begins the check of a policy's expressions."""
+
+    def __call__(self, *, params: bool, has_variables: bool) -> ExpressionChecker:
+        """Return a checker; `params`: the policy has a paramKind."""
+        ...
+
+
+class _AcceptsAll:
+    def problem(self, text: str, purpose: str, *, authorizer: bool = True) -> str:
+        return ""
+
+    def add_variable(self, name: str, text: str) -> str:
+        return ""
+
+
+def no_admission_cel(*, params: bool, has_variables: bool) -> ExpressionChecker:
+    """Return a checker that accepts every expression, for callers that do not hold policies."""
+    return _AcceptsAll()
 
 
 class NoCel:
@@ -45,24 +77,20 @@ class Accepted:
     judged again. Whoever hands one in keeps features and CEL the same for its lifetime.
     """
 
-    def __init__(self, most: int = _MOST_ACCEPTED) -> None:
-        self._most = most
-        self._seals: OrderedDict[tuple[str, str, bytes], None] = OrderedDict()  # in order of age
+    def __init__(self, limit: int = 4096) -> None:
+        self._seals: BoundedCache[tuple[str, str, bytes], bool] = BoundedCache(limit)
 
     def seal(self, rule: str, version: str, value: object) -> tuple[str, str, bytes]:
         """Return what makes two values equal under a rule."""
         return rule, version, codec.encode(value)
 
     def __contains__(self, seal: tuple[str, str, bytes]) -> bool:
-        return seal in self._seals
+        return self._seals.get(seal) is not None
 
     def add(self, seal: tuple[str, str, bytes]) -> None:
-        """Remember a value; the oldest makes room."""
-        if len(seal[2]) > _LONGEST_ACCEPTED:
-            return
-        if len(self._seals) >= self._most:
-            self._seals.popitem(last=False)
-        self._seals[seal] = None
+        """Remember a value, unless it is long; those used longest ago make room."""
+        if len(seal[2]) <= _LONGEST_ACCEPTED:
+            self._seals.add(seal, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +101,4 @@ class ValidationContext:
     cel: SelectorChecker = field(default_factory=NoCel)
     version: str = "v1"  # API version of the request; shapes the paths of declared rules
     accepted: Accepted | None = None  # None: judge everything anew
+    admission_cel: AdmissionCel = no_admission_cel

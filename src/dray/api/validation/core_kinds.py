@@ -36,13 +36,6 @@ def validate_namespace(namespace: JsonMapping, context: ValidationContext) -> li
     return errors + _validate_namespace_finalizers(namespace, with_index=False)
 
 
-def validate_namespace_update(
-    new: JsonMapping, old: JsonMapping, context: ValidationContext
-) -> list[FieldError]:
-    """Check a changed namespace; only metadata can change."""
-    return validate_changed_metadata(metadata_of(new), metadata_of(old))
-
-
 def validate_namespace_status(
     new: JsonMapping, old: JsonMapping, context: ValidationContext
 ) -> list[FieldError]:
@@ -164,13 +157,6 @@ def _decoded_size(text: str | None) -> int:
 def validate_service_account(account: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new ServiceAccount."""
     return validate_new_metadata(metadata_of(account), namespaced=True)
-
-
-def validate_service_account_update(
-    new: JsonMapping, old: JsonMapping, context: ValidationContext
-) -> list[FieldError]:
-    """Check a changed ServiceAccount."""
-    return validate_changed_metadata(metadata_of(new), metadata_of(old))
 
 
 def validate_lease(lease: JsonMapping, context: ValidationContext) -> list[FieldError]:

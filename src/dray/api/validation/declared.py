@@ -96,7 +96,7 @@ def max_bytes(limit: int) -> Check:
 
 
 def max_length(limit: int) -> Check:
-    """Make a check of the number of letters of a text."""
+    """Make a check of the number of characters of a string."""
     return lambda value, path: [too_long(path, limit, "characters")] if len(value) > limit else []
 
 

@@ -2,7 +2,7 @@
 
 Go cannot tell a missing list from an empty one once it is decoded, and a field
 with its zero value is not written. Comparisons that guard immutable fields must
-therefore not depend on how a client spells "nothing".
+therefore not depend on how a client writes "nothing".
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 
 def is_nothing(value: Any) -> bool:
-    """Tell whether a value is absent, null or empty."""
+    """Return whether a value is absent, null or empty."""
     return value is None or (isinstance(value, (str, list, dict)) and not value)
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Tell whether two JSON values mean the same.
+    """Return whether two JSON values mean the same.
 
     >>> is_same({"a": 1, "b": None, "c": []}, {"a": 1})
     True

@@ -57,6 +57,9 @@ _TITLES = {
 _WITHOUT_VALUE = frozenset({ErrorType.REQUIRED, ErrorType.FORBIDDEN, ErrorType.TOO_LONG, ErrorType.INTERNAL})
 
 
+OMITTED: Any = object()  # as the value of an error: it is not shown
+
+
 class Path(str):
     """Where a field is, as text: `spec.devices[0].attributes[a.test/x]`.
 
@@ -107,7 +110,7 @@ class FieldError:
     def body(self) -> str:
         """Return the sentence without the field's path."""
         text = _TITLES[self.kind]
-        if self.kind not in _WITHOUT_VALUE:
+        if self.kind not in _WITHOUT_VALUE and self.value is not OMITTED:
             text = f"{text}: {render(self.value)}"
         return f"{text}: {self.detail}" if self.detail else text
 
@@ -124,7 +127,9 @@ def render(value: Any) -> str:
     """Print an offending value: texts in quotes, all else as compact JSON."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    # Go writes JSON so that it can stand in HTML; only texts within can have these characters.
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _plain(value: Any) -> Any:

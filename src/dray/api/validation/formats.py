@@ -1,8 +1,8 @@
 """Text formats of the Kubernetes API: each function lists what is wrong with a value.
 
 An empty list means that the value is well-formed. The sentences are part of
-the wire convention (users search for them), so they are spelled as the
-reference spells them. Sizes are counted in UTF-8 bytes, as everywhere in the API.
+the wire convention (users search for them), so they are worded as the
+reference words them. Sizes are counted in UTF-8 bytes, as everywhere in the API.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable
+from functools import cache
 
-from dray.api.text_cache import remembers_short_texts
+from dray.api.caching import cached_by_text
 
 Format = Callable[[str], list[str]]
 
@@ -83,10 +84,11 @@ def _fits(pattern: re.Pattern[str], text: str) -> bool:
     return len(text) <= _MOST_MATCHED and pattern.fullmatch(text) is not None
 
 
+@cache  # texts of errors are shared, there may be very many
 def _with_pattern(rule: str, pattern: str, *examples: str) -> str:
     if not examples:
         return f"{rule} (regex used for validation is '{pattern}')"
-    # The double blank is on the wire: every example ends in ", " and "or" brings its own blank.
+    # The double space is on the wire: every example ends in ", " and "or" brings its own space.
     shown = " or ".join(f"'{example}', " for example in examples)
     return f"{rule} (e.g. {shown}regex used for validation is '{pattern}')"
 
@@ -145,7 +147,12 @@ def label_key(text: str) -> list[str]:
     return list(_label_key_problems(text))
 
 
-@remembers_short_texts(maxsize=4096, longest=320)  # there are far fewer keys than objects that carry them
+@cache  # one text for all: a body may have 250,000 bad keys
+def _bad_name_part() -> str:
+    return f"name part {_with_pattern(_WORD_RULE, _WORD, 'MyName', 'my.name', '123-abc')}"
+
+
+@cached_by_text(maxsize=4096, longest=320)  # there are far fewer keys than objects that carry them
 def _label_key_problems(text: str) -> tuple[str, ...]:
     parts = text.split("/")
     if len(parts) > 2:
@@ -165,7 +172,7 @@ def _label_key_problems(text: str) -> tuple[str, ...]:
     elif size(name) > LABEL_MAX:
         problems.append(f"name part must be no more than {LABEL_MAX} bytes")
     if not _fits(_WORD_RE, name):
-        problems.append(f"name part {_with_pattern(_WORD_RULE, _WORD, 'MyName', 'my.name', '123-abc')}")
+        problems.append(_bad_name_part())
     return tuple(problems)
 
 

@@ -292,7 +292,7 @@ def _validate_managed_fields(entries: list[JsonMapping], path: Path) -> list[Fie
 
 
 def _is_sound_entry(entry: JsonMapping) -> bool:
-    """Tell whether there is nothing to say about an entry, as with all that the server writes itself."""
+    """Return whether there is nothing to say about an entry, as with all that the server writes itself."""
     manager, subresource = entry.get("manager") or "", entry.get("subresource") or ""
     return (
         entry.get("operation") in ("Apply", "Update")

@@ -29,8 +29,10 @@ from dray.api.validation.fields import (
 from dray.api.validation.formats import dns_subdomain, label_key, size
 from dray.api.validation.metadata import metadata_of, validate_changed_metadata, validate_immutable
 from dray.api.validation.names import validate_label, validate_subdomain
+from dray.api.validation.pod_quality import quality_of_service
 from dray.api.validation.pod_scheduling import validate_tolerations
 from dray.api.validation.pods import validate_pod_content
+from dray.api.well_known import MIRROR_POD_ANNOTATION
 
 HEALTH_MESSAGE_MAX_BYTES = 1024
 _SPEC, _STATUS = Path("spec"), Path("status")
@@ -87,6 +89,78 @@ def validate_pod_update(new: JsonMapping, old: JsonMapping, context: ValidationC
     if not is_same(frozen, old_spec):
         errors.append(forbidden(_SPEC, f"pod updates may not change fields other than {_UPDATABLE}"))
     return errors
+
+
+def validate_pod_resize(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
+    """Check an update of pods/resize: only amounts of cpu and memory change, and none is taken away."""
+    errors = validate_changed_metadata(metadata_of(new), metadata_of(old)) + validate_pod_content(new)
+    if MIRROR_POD_ANNOTATION in (metadata_of(old).get("annotations") or {}):
+        return [forbidden("", "static pods cannot be resized")]
+    spec, old_spec, status = new.get("spec") or {}, old.get("spec") or {}, old.get("status") or {}
+    if (old_spec.get("os") or {}).get("name") == "windows":
+        return [forbidden("", "windows pods cannot be resized")]
+    before = status.get("qosClass") or quality_of_service(old_spec)
+    if before != quality_of_service(spec):
+        why = "Pod QOS Class may not change as a result of resizing"
+        errors.append(invalid(_SPEC, (new.get("status") or {}).get("qosClass") or "", why))
+    running = [
+        each for each in status.get("containerStatuses") or () if (each.get("state") or {}).get("running")
+    ]
+    if running and running[0].get("resources") is None:
+        errors.append(forbidden(_SPEC, "Pod running on node without support for resize"))
+    order = [
+        error for field in ("containers", "initContainers") for error in _resize_order(spec, old_spec, field)
+    ]
+    return errors + (order or _resize_amounts(spec, old_spec))
+
+
+def _resize_order(spec: JsonMapping, old_spec: JsonMapping, field: str) -> list[FieldError]:
+    path, containers, before = _SPEC.child(field), spec.get(field) or [], old_spec.get(field) or []
+    if len(containers) != len(before):
+        return [forbidden(path, f"{field} may not be added or removed on resize")]
+    why = f"{field} may not be renamed or reordered on resize"
+    return [
+        forbidden(path.at(number).child("name"), why)
+        for number, (one, other) in enumerate(zip(containers, before, strict=True))
+        if one.get("name") != other.get("name")
+    ]
+
+
+def _resize_amounts(spec: JsonMapping, old_spec: JsonMapping) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for field in ("initContainers", "containers"):
+        pairs = zip(spec.get(field) or (), old_spec.get(field) or (), strict=True)
+        for number, (container, before) in enumerate(pairs):
+            path = _SPEC.child(field).at(number)
+            for part in ("requests", "limits"):
+                kept = (container.get("resources") or {}).get(part) or {}
+                if set((before.get("resources") or {}).get(part) or {}) - set(kept):
+                    why = f"resource {part} cannot be removed"
+                    errors.append(forbidden(path.child("resources", part), why))
+            if not is_same(_without_compute(container), _without_compute(before)):
+                if field == "containers":
+                    errors.append(forbidden(_SPEC, "only cpu and memory resources are mutable"))
+                else:
+                    why = "only cpu and memory resources for init or sidecar containers are mutable"
+                    errors.append(forbidden(path, why))
+            restarts = any(
+                x.get("restartPolicy") == "RestartContainer" for x in before.get("resizePolicy") or ()
+            )
+            is_plain = field == "initContainers" and before.get("restartPolicy") != "Always"
+            if is_plain and restarts and not is_same(container, before):
+                why = "non-sidecar init containers with a resize policy of RestartContainer cannot be resized"
+                errors.append(forbidden(path, why))
+    return errors
+
+
+def _without_compute(container: JsonMapping) -> dict[str, Any]:
+    """Return a container without what a resize may change."""
+    resources = container.get("resources") or {}
+    kept = {part: value for part, value in resources.items() if part not in ("requests", "limits")}
+    for part in ("requests", "limits"):
+        others = {name: x for name, x in (resources.get(part) or {}).items() if name not in ("cpu", "memory")}
+        kept |= {part: others} if others else {}
+    return {**container, "resources": kept}
 
 
 def _validate_deadline(new: int | None, old: int | None) -> list[FieldError]:

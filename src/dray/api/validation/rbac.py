@@ -50,18 +50,6 @@ def validate_cluster_role_binding(binding: JsonMapping, context: ValidationConte
     return _validate_binding(binding, namespaced=False, kinds=("ClusterRole",))
 
 
-def validate_role_update(new: JsonMapping, old: JsonMapping, context: ValidationContext) -> list[FieldError]:
-    """Check a changed Role."""
-    return validate_role(new, context) + validate_changed_metadata(metadata_of(new), metadata_of(old))
-
-
-def validate_cluster_role_update(
-    new: JsonMapping, old: JsonMapping, context: ValidationContext
-) -> list[FieldError]:
-    """Check a changed ClusterRole."""
-    return validate_cluster_role(new, context) + validate_changed_metadata(metadata_of(new), metadata_of(old))
-
-
 def validate_role_binding_update(
     new: JsonMapping, old: JsonMapping, context: ValidationContext
 ) -> list[FieldError]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from dray.api.json_types import JsonMapping
 from dray.api.validation import (
+    admission_kinds,
     claim_status,
     claims,
     core_kinds,
@@ -28,6 +29,7 @@ from dray.api.validation import (
     rbac,
     scheduling,
     slices,
+    storage_kinds,
     taint_rules,
     workloads,
 )
@@ -51,9 +53,10 @@ class Validators:
     """The functions for one kind; `status` only where there is such a subresource."""
 
     create: Create
-    update: Update
+    update: Update | None = None  # None: metadata may change
     status: Update | None = None
     warnings: Warn | None = None
+    checks_again: bool = False  # without `update`: a changed object must pass `create`, too
     judges_metadata: bool = True  # `create` asks all that `validate_new_metadata` asks, but for names in URLs
 
 
@@ -80,16 +83,10 @@ VALIDATORS: dict[str, Validators] = {
     ),
     "Pod": Validators(pods.validate_pod, pod_changes.validate_pod_update, pod_changes.validate_pod_status),
     "Node": Validators(nodes.validate_node, nodes.validate_node_update, nodes.validate_node_status),
-    "Namespace": Validators(
-        core_kinds.validate_namespace,
-        core_kinds.validate_namespace_update,
-        core_kinds.validate_namespace_status,
-    ),
+    "Namespace": Validators(core_kinds.validate_namespace, status=core_kinds.validate_namespace_status),
     "ConfigMap": Validators(core_kinds.validate_config_map, core_kinds.validate_config_map_update),
     "Secret": Validators(core_kinds.validate_secret, core_kinds.validate_secret_update),
-    "ServiceAccount": Validators(
-        core_kinds.validate_service_account, core_kinds.validate_service_account_update
-    ),
+    "ServiceAccount": Validators(core_kinds.validate_service_account),
     "Event": Validators(events.validate_core_event, events.validate_core_event_update, judges_metadata=False),
     "Event.events.k8s.io": Validators(events.validate_new_event, events.validate_new_event_update),
     "ResourceQuota": Validators(
@@ -130,15 +127,39 @@ VALIDATORS: dict[str, Validators] = {
         workloads.validate_disruption_budget_status,
         judges_metadata=False,
     ),
-    "Role.rbac.authorization.k8s.io": Validators(rbac.validate_role, rbac.validate_role_update),
-    "ClusterRole.rbac.authorization.k8s.io": Validators(
-        rbac.validate_cluster_role, rbac.validate_cluster_role_update
-    ),
+    "Role.rbac.authorization.k8s.io": Validators(rbac.validate_role, checks_again=True),
+    "ClusterRole.rbac.authorization.k8s.io": Validators(rbac.validate_cluster_role, checks_again=True),
     "RoleBinding.rbac.authorization.k8s.io": Validators(
         rbac.validate_role_binding, rbac.validate_role_binding_update
     ),
     "ClusterRoleBinding.rbac.authorization.k8s.io": Validators(
         rbac.validate_cluster_role_binding, rbac.validate_cluster_role_binding_update
+    ),
+    "PersistentVolume": Validators(storage_kinds.validate_volume, storage_kinds.validate_volume_update),
+    "PersistentVolumeClaim": Validators(
+        storage_kinds.validate_volume_claim, storage_kinds.validate_volume_claim_update
+    ),
+    "StorageClass.storage.k8s.io": Validators(
+        storage_kinds.validate_storage_class, storage_kinds.validate_storage_class_update
+    ),
+    "CSINode.storage.k8s.io": Validators(storage_kinds.validate_csi_node, checks_again=True),
+    "CSIStorageCapacity.storage.k8s.io": Validators(storage_kinds.validate_capacity, checks_again=True),
+    "VolumeAttachment.storage.k8s.io": Validators(
+        storage_kinds.validate_attachment, storage_kinds.validate_attachment_update
+    ),
+    "MutatingWebhookConfiguration.admissionregistration.k8s.io": Validators(
+        admission_kinds.validate_webhook_configuration, admission_kinds.validate_webhook_configuration_update
+    ),
+    "ValidatingWebhookConfiguration.admissionregistration.k8s.io": Validators(
+        admission_kinds.validate_webhook_configuration, admission_kinds.validate_webhook_configuration_update
+    ),
+    "ValidatingAdmissionPolicy.admissionregistration.k8s.io": Validators(
+        admission_kinds.validate_policy,
+        admission_kinds.validate_policy_update,
+        admission_kinds.validate_policy_status,
+    ),
+    "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io": Validators(
+        admission_kinds.validate_binding, admission_kinds.validate_binding_update
     ),
     "CustomResourceDefinition.apiextensions.k8s.io": Validators(
         crds.validate_definition, crds.validate_definition_update
@@ -171,9 +192,11 @@ def validate_update(
     """Judge an object that replaces another; the server already kept what clients may not change silently."""
     validators = VALIDATORS.get(kind)
     errors = _identity(new, old)
-    if validators is None:
-        return _once(errors + validate_changed_metadata(metadata_of(new), metadata_of(old)))
-    return _once(errors + validators.update(new, old, context))
+    if validators is not None and validators.update is not None:
+        return _once(errors + validators.update(new, old, context))
+    if validators is not None and validators.checks_again:
+        errors += validators.create(new, context)
+    return _once(errors + validate_changed_metadata(metadata_of(new), metadata_of(old)))
 
 
 def validate_status_update(
@@ -198,7 +221,7 @@ def warnings_update(kind: str, new: JsonMapping, old: JsonMapping) -> list[str]:
 
 
 def allows_unconditional_update(kind: str, version: str) -> bool:
-    """Tell whether an update may leave out `metadata.resourceVersion`."""
+    """Return whether an update may leave out `metadata.resourceVersion`."""
     if kind == "DeviceTaintRule.resource.k8s.io":
         return version != "v1"
     return kind not in _ALWAYS_CONDITIONAL
@@ -209,7 +232,15 @@ _ALWAYS_CONDITIONAL = frozenset(
         "ResourcePoolStatusRequest.resource.k8s.io",
         "Lease.coordination.k8s.io",
         "CustomResourceDefinition.apiextensions.k8s.io",
+        "MutatingWebhookConfiguration.admissionregistration.k8s.io",
+        "ValidatingWebhookConfiguration.admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicy.admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io",
         "PodDisruptionBudget.policy",
+        "CSIDriver.storage.k8s.io",
+        "CSINode.storage.k8s.io",
+        "CSIStorageCapacity.storage.k8s.io",
+        "VolumeAttachment.storage.k8s.io",
     }
 )
 

@@ -53,17 +53,17 @@ _POD_LEVEL_RESOURCES = ("cpu", "memory")
 
 
 def is_huge_pages(name: str) -> bool:
-    """Tell whether a resource is a size of huge pages."""
+    """Return whether a resource is a size of huge pages."""
     return name.startswith("hugepages-")
 
 
 def is_native(name: str) -> bool:
-    """Tell whether a resource belongs to Kubernetes itself."""
+    """Return whether a resource belongs to Kubernetes itself."""
     return "/" not in name or "kubernetes.io/" in name
 
 
 def is_extended(name: str) -> bool:
-    """Tell whether a resource is counted by devices or drivers: outside `kubernetes.io`."""
+    """Return whether a resource is counted by devices or drivers: outside `kubernetes.io`."""
     return not is_native(name) and not name.startswith("requests.") and not label_key(f"requests.{name}")
 
 

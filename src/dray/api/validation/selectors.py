@@ -118,7 +118,7 @@ def validate_label_selector(
 
 
 def is_empty_selector(selector: JsonMapping | None) -> bool:
-    """Tell whether a label selector selects everything."""
+    """Return whether a label selector selects everything."""
     return not selector or not (selector.get("matchLabels") or selector.get("matchExpressions"))
 
 

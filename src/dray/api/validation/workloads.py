@@ -6,6 +6,9 @@ cannot change once pods may carry the labels.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from dray.api.json_types import JsonMapping
 from dray.api.label_selectors import matches_label_object
 from dray.api.validation.context import ValidationContext
@@ -40,34 +43,25 @@ LIMIT_WITH_MANY_COMPLETIONS = 10_000
 # --- Deployment and ReplicaSet -----------------------------------------------------------
 
 
-def validate_deployment(deployment: JsonMapping, context: ValidationContext) -> list[FieldError]:
-    """Check a new Deployment."""
-    errors = validate_new_metadata(metadata_of(deployment), namespaced=True)
-    return errors + _validate_deployment_spec(deployment.get("spec") or {})
+SpecCheck = Callable[[JsonMapping], list[FieldError]]
+Create = Callable[[JsonMapping, ValidationContext], list[FieldError]]
+Update = Callable[[JsonMapping, JsonMapping, ValidationContext], list[FieldError]]
 
 
-def validate_deployment_update(
-    new: JsonMapping, old: JsonMapping, context: ValidationContext
-) -> list[FieldError]:
-    """Check a changed Deployment."""
-    errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
-    errors += _validate_deployment_spec(new.get("spec") or {})
-    return errors + _keep_selector(new, old)
+def _for_new(check_spec: SpecCheck) -> Create:
+    """Return the check of a new object that makes pods from a template."""
+    return lambda obj, _context: (
+        validate_new_metadata(metadata_of(obj), namespaced=True) + check_spec(obj.get("spec") or {})
+    )
 
 
-def validate_replica_set(replica_set: JsonMapping, context: ValidationContext) -> list[FieldError]:
-    """Check a new ReplicaSet."""
-    errors = validate_new_metadata(metadata_of(replica_set), namespaced=True)
-    return errors + _validate_replicas_of_template(replica_set.get("spec") or {})
-
-
-def validate_replica_set_update(
-    new: JsonMapping, old: JsonMapping, context: ValidationContext
-) -> list[FieldError]:
-    """Check a changed ReplicaSet."""
-    errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
-    errors += _validate_replicas_of_template(new.get("spec") or {})
-    return errors + _keep_selector(new, old)
+def _for_changed(check_spec: SpecCheck) -> Update:
+    """Return the check of a changed object; its selector stays."""
+    return lambda new, old, _context: (
+        validate_changed_metadata(metadata_of(new), metadata_of(old))
+        + check_spec(new.get("spec") or {})
+        + _keep_selector(new, old)
+    )
 
 
 def _keep_selector(new: JsonMapping, old: JsonMapping) -> list[FieldError]:
@@ -145,29 +139,10 @@ def _validate_lasting_template(spec: JsonMapping, owner: str) -> list[FieldError
     return errors
 
 
-def validate_deployment_status(
-    new: JsonMapping, old: JsonMapping, context: ValidationContext
+def _validate_counters(
+    new: JsonMapping, old: JsonMapping, context: ValidationContext, *, parts: tuple[str, ...]
 ) -> list[FieldError]:
-    """Check the counters in the status of a Deployment."""
-    return _validate_counters(new, old, parts=("updatedReplicas", "readyReplicas", "availableReplicas"))
-
-
-def validate_replica_set_status(
-    new: JsonMapping, old: JsonMapping, context: ValidationContext
-) -> list[FieldError]:
-    """Check the counters in the status of a ReplicaSet."""
-    return _validate_counters(new, old, parts=("fullyLabeledReplicas", "readyReplicas", "availableReplicas"))
-
-
-def validate_daemon_set_status(
-    new: JsonMapping, old: JsonMapping, context: ValidationContext
-) -> list[FieldError]:
-    """Check the counters in the status of a DaemonSet."""
-    return _validate_counters(new, old, parts=())
-
-
-def _validate_counters(new: JsonMapping, old: JsonMapping, *, parts: tuple[str, ...]) -> list[FieldError]:
-    """Check that no counter is negative, and that none of the parts exceeds `replicas`."""
+    """Check that no counter of a status is negative, and that none of the parts exceeds `replicas`."""
     errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
     status, old_status = new.get("status") or {}, old.get("status") or {}
     counters = [
@@ -191,22 +166,19 @@ def _validate_counters(new: JsonMapping, old: JsonMapping, *, parts: tuple[str, 
     return errors
 
 
+validate_deployment = _for_new(_validate_deployment_spec)
+validate_deployment_update = _for_changed(_validate_deployment_spec)
+validate_deployment_status = partial(
+    _validate_counters, parts=("updatedReplicas", "readyReplicas", "availableReplicas")
+)
+validate_replica_set = _for_new(_validate_replicas_of_template)
+validate_replica_set_update = _for_changed(_validate_replicas_of_template)
+validate_replica_set_status = partial(
+    _validate_counters, parts=("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
+)
+
+
 # --- DaemonSet ---------------------------------------------------------------------------
-
-
-def validate_daemon_set(daemon_set: JsonMapping, context: ValidationContext) -> list[FieldError]:
-    """Check a new DaemonSet."""
-    errors = validate_new_metadata(metadata_of(daemon_set), namespaced=True)
-    return errors + _validate_daemon_set_spec(daemon_set.get("spec") or {})
-
-
-def validate_daemon_set_update(
-    new: JsonMapping, old: JsonMapping, context: ValidationContext
-) -> list[FieldError]:
-    """Check a changed DaemonSet."""
-    errors = validate_changed_metadata(metadata_of(new), metadata_of(old))
-    errors += _validate_daemon_set_spec(new.get("spec") or {})
-    return errors + _keep_selector(new, old)
 
 
 def _validate_daemon_set_spec(spec: JsonMapping) -> list[FieldError]:
@@ -238,6 +210,11 @@ def _validate_daemon_set_spec(spec: JsonMapping) -> list[FieldError]:
             here = path.child("rollingUpdate", "maxUnavailable")
             errors.append(required(here, "cannot be 0 when maxSurge is 0"))
     return errors
+
+
+validate_daemon_set = _for_new(_validate_daemon_set_spec)
+validate_daemon_set_update = _for_changed(_validate_daemon_set_spec)
+validate_daemon_set_status = partial(_validate_counters, parts=())
 
 
 # --- Job ---------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Which nodes a slice or a device is meant for: matching node selectors.
 
 Terms are joined by OR, requirements by AND; a term without requirements matches
-nothing. A selector that cannot be understood is an error of the slice, reported
+nothing. Whether a requirement holds is decided by `dray.api.label_selectors`; a selector that cannot be understood is an error of the slice, reported
 when a node is matched against it.
 """
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dray.allocator.errors import AllocationError
 from dray.api.core import Node
+from dray.api.label_selectors import holds, integer_of
 from dray.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 
 
 def node_matches(
     node: Node, node_name: str | None, all_nodes: bool | None, selector: NodeSelector | None
 ) -> bool:
-    """Say whether the node is among those named; nothing named means: no node."""
+    """Return whether the node is among those named; nothing named means: no node."""
     if node_name:
         return node.metadata.name == node_name
     if all_nodes:
@@ -39,25 +40,20 @@ def _term_matches(term: NodeSelectorTerm, node: Node) -> bool:
 
 
 def _label_matches(requirement: NodeSelectorRequirement, labels: dict[str, str]) -> bool:
-    value = labels.get(requirement.key)
+    values = requirement.values
     match requirement.operator:
         case "In" | "NotIn":
-            if not requirement.values:
+            if not values:
                 raise _malformed(requirement, "values must not be empty for In and NotIn")
-            found = value is not None and value in requirement.values
-            return found == (requirement.operator == "In")
         case "Exists" | "DoesNotExist":
-            if requirement.values:
+            if values:
                 raise _malformed(requirement, "values must be empty for Exists and DoesNotExist")
-            return (value is not None) == (requirement.operator == "Exists")
         case "Gt" | "Lt":
-            if len(requirement.values) != 1 or (limit := _integer(requirement.values[0])) is None:
+            if len(values) != 1 or integer_of(values[0]) is None:
                 raise _malformed(requirement, "exactly one integer value is needed for Gt and Lt")
-            number = None if value is None else _integer(value)
-            if number is None:
-                return False
-            return number > limit if requirement.operator == "Gt" else number < limit
-    raise _malformed(requirement, "the operator is not supported")
+        case _:
+            raise _malformed(requirement, "the operator is not supported")
+    return holds(requirement.key, requirement.operator, values, labels)
 
 
 def _field_matches(requirement: NodeSelectorRequirement, node_name: str) -> bool:
@@ -68,13 +64,6 @@ def _field_matches(requirement: NodeSelectorRequirement, node_name: str) -> bool
     # The only field of a node is its name; any other reads as empty.
     value = node_name if requirement.key == "metadata.name" else ""
     return (value == requirement.values[0]) == (requirement.operator == "In")
-
-
-def _integer(text: str) -> int | None:
-    try:
-        return int(text)
-    except ValueError:
-        return None
 
 
 def _malformed(requirement: NodeSelectorRequirement, why: str) -> AllocationError:

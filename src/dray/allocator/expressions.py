@@ -8,45 +8,56 @@ its own, because such an attribute makes every expression fail.
 Errors are verdicts, too: whether an error matters is decided by the search, which
 may never look at the device.
 
-An expression at the cost limit takes a tenth of a second per device. Who answers questions on an
-event loop sets a `Pace`: a question that needs more than that ends with `PendingWork`, whose `work`
-can be done in any thread, since expressions are pure; asked again, the question finds the verdicts.
+A tenant can send hundreds of distinct expressions of 10 KB in one claim, whose programs would take hundreds of
+megabytes. So an expression keeps what it found and not its program: that is in the cache of `dray.cel`, which is bounded
+in sum, and is made again where it is missed. Verdicts are bounded in sum by a `VerdictMemory`.
+
+An expression at the cost limit takes a tenth of a second per device, and a search may take seconds. Who answers
+queries on an event loop limits the `EvaluationBudget`: a query that needs more than that ends with `PendingWork`
+(or `PendingSearch`), whose `work` can be done in any thread, since expressions are pure and a search gets a problem
+of its own; asked again, the query finds the verdicts, or the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from weakref import WeakSet
 
 from dray import cel
-from dray.allocator.devices import DeviceFacts, attribute_of
+from dray.allocator.device_facts import DeviceFacts, attribute_of
 from dray.api.features import Features
 from dray.api.resource import DeviceAttribute
 from dray.api.semver import Semver
 
-_MOST_VERDICTS = 100_000  # projections remembered per expression; hardware has far fewer
-
-
+_MOST_VERDICTS = 300_000  # projections remembered of all expressions, at 0.3 KB each; hardware has far fewer
 _SLOW_COST = 300  # estimated; less than it takes to look at the device
 _SLOW_NODES = 1_000  # about 2 KB of text
-_COST_PER_NODE = 20  # of making the program that evaluates
+_COST_PER_NODE = 400  # of compiling: some tens of microseconds
 
 
-class PendingWork(Exception):  # not an error: the question is to be asked again
+class PendingWork(Exception):  # not an error: the query is to be asked again
     """An answer needs expressions that take long: do `work`, in whatever thread, and ask again."""
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    def __init__(self, work: Callable[[], object]) -> None:
         super().__init__("expressions have to be evaluated first")
         self.work = work
 
 
-class Pace:
-    """How much of slow expressions may be evaluated before a question is answered, in units of cost."""
+class PendingSearch(PendingWork):
+    """An answer needs a search that takes long. Its time counts: `is_late` ends it, as it ends any search."""
 
-    __slots__ = ("room",)
+
+class EvaluationBudget:
+    """How much of slow expressions and of searches is done before a query is answered."""
+
+    __slots__ = ("is_over", "room")
 
     def __init__(self) -> None:
-        self.room: int | None = None  # None: as much as it takes
+        self.room: int | None = None  # for expressions, in units of cost; None: as much as it takes
+        self.is_over: Callable[[], bool] | None = (
+            None  # whether a search has taken long enough; None: it may go on
+        )
 
     def allows(self, cost: int) -> bool:
         """Return whether so much may be spent now, and spend it."""
@@ -58,13 +69,13 @@ class Pace:
         return True
 
     @contextmanager
-    def limited(self, room: int) -> Iterator[None]:
-        """Limit what is done inside."""
-        self.room = room
+    def limited(self, room: int, is_over: Callable[[], bool] | None = None) -> Iterator[None]:
+        """Limit what is done inside: expressions by their cost, searches by a clock of the caller's."""
+        self.room, self.is_over = room, is_over
         try:
             yield
         finally:
-            self.room = None
+            self.room = self.is_over = None
 
 
 class _Alone:
@@ -82,18 +93,58 @@ class _Alone:
         return id(self.facts)
 
 
+class VerdictMemory:
+    """Counts what the expressions of one allocator remember, and lets all of them forget when it is too much."""
+
+    def __init__(self, limit: int = _MOST_VERDICTS) -> None:
+        self._limit = limit
+        self._n_results = 0
+        self._expressions: WeakSet[Expression] = WeakSet()
+
+    def register(self, expression: Expression) -> None:
+        """Count what the expression remembers."""
+        self._expressions.add(expression)
+
+    def count(self) -> None:
+        """One result is about to be remembered."""
+        self._n_results += 1
+        if self._n_results > self._limit:
+            self._n_results = 1
+            for expression in list(self._expressions):
+                expression.forget()
+
+
 class Expression:
     """What selectors and derived attributes have in common: what they read, on which device."""
 
-    def __init__(self, text: str, program: cel.Program | None, error: cel.CompileError | None) -> None:
+    is_derived = False
+
+    def __init__(self, text: str, features: Features, memory: VerdictMemory | None = None) -> None:
         self.text = text
-        self.program = program
-        self.compile_error = error
+        self.compile_error: cel.CompileError | None = None
         # Attribute names as `domain/id`; None means: everything.
-        self.reads: frozenset[str] | None = attribute_reads(program) if program else frozenset()
-        self.is_slow = program is not None and (
-            program.max_cost > _SLOW_COST or program.n_nodes > _SLOW_NODES
-        )
+        self.reads: frozenset[str] | None = frozenset()
+        self.n_nodes, self.is_slow, self._max_cost = 1, False, 0
+        self._features = features
+        self._memory = memory or VerdictMemory()
+        self._memory.register(self)
+        try:
+            program = self._program()
+        except cel.CompileError as error:
+            self.compile_error = error.with_traceback(None)
+        else:
+            self.reads = attribute_reads(program)
+            self.n_nodes, self._max_cost = program.n_nodes, min(program.max_cost, cel.RUN_TIME_LIMIT)
+            self.is_slow = program.max_cost > _SLOW_COST or program.n_nodes > _SLOW_NODES
+
+    def _program(self) -> cel.Program:
+        """Return the program, made again if it was dropped. Raises CompileError the first time only."""
+        compiler = cel.compile_derived if self.is_derived else cel.compile_selector
+        return compiler(self.text, features=self._features, stored=True)
+
+    def forget(self) -> None:
+        """Forget what was found about devices."""
+        raise NotImplementedError
 
     def projection(self, facts: DeviceFacts) -> Hashable | None:
         """Return a key equal for devices the expression cannot tell apart; None: judge it alone."""
@@ -117,10 +168,10 @@ class Expression:
     @property
     def price(self) -> int:
         """What one evaluation may cost, with making the program where that is still to do."""
-        if self.program is None:
+        if self.compile_error is not None:
             return 0
-        making = 0 if self.program.is_ready else _COST_PER_NODE * self.program.n_nodes
-        return min(self.program.max_cost, cel.RUN_TIME_LIMIT) + making
+        is_made = cel.is_compiled(self.text, features=self._features, stored=True, derived=self.is_derived)
+        return self._max_cost + (0 if is_made else _COST_PER_NODE * self.n_nodes)
 
 
 def device_input(facts: DeviceFacts) -> cel.DeviceInput:
@@ -137,14 +188,13 @@ def device_input(facts: DeviceFacts) -> cel.DeviceInput:
 class Selector(Expression):
     """A condition on devices."""
 
-    def __init__(self, text: str, features: Features) -> None:
-        program, problem = None, None
-        try:
-            program = cel.compile_selector(text, features=features, stored=True)
-        except cel.CompileError as error:
-            problem = error
-        super().__init__(text, program, problem)
+    def __init__(self, text: str, features: Features, memory: VerdictMemory | None = None) -> None:
+        super().__init__(text, features, memory)
         self._verdicts: dict[Hashable, bool | Exception] = {}
+
+    def forget(self) -> None:
+        """Forget what was found about devices."""
+        self._verdicts = {}
 
     def known(self, facts: DeviceFacts, *, alone: bool) -> bool | Exception | None:
         """Return the verdict if it takes no time, else None."""
@@ -161,25 +211,23 @@ class Selector(Expression):
         if found is None:
             found = self._evaluate(facts)
             if key is not None:
-                if len(self._verdicts) >= _MOST_VERDICTS:
-                    self._verdicts.clear()
+                self._memory.count()
                 self._verdicts[key] = found
         return found
 
     def false_part(self, facts: DeviceFacts) -> tuple[str, str]:
         """Return the sub-expression that made the verdict false, and the values it read."""
-        if self.program is None or self.is_slow:
+        if self.compile_error is not None or self.is_slow:
             # Of a long expression, neither the term nor the text would help a reader.
             return shortened(self.text), ""
-        term = cel.explain_false(self.program, device_input(facts))
+        term = cel.explain_false(self._program(), device_input(facts))
         if term is None:
             return self.text, ""
         return term.text, ", ".join(f"{name} is {value}" for name, value in term.values.items())
 
     def _evaluate(self, facts: DeviceFacts) -> bool | Exception:
-        assert self.program is not None
         try:
-            return self.program.evaluate(device_input(facts))
+            return self._program().evaluate(device_input(facts))
         except cel.EvaluationError as error:
             return error.with_traceback(None)
 
@@ -187,14 +235,15 @@ class Selector(Expression):
 class Derivation(Expression):
     """An attribute computed from the device for use in constraints."""
 
-    def __init__(self, text: str, features: Features) -> None:
-        program, problem = None, None
-        try:
-            program = cel.compile_derived(text, features=features, stored=True)
-        except cel.CompileError as error:
-            problem = error
-        super().__init__(text, program, problem)
+    is_derived = True
+
+    def __init__(self, text: str, features: Features, memory: VerdictMemory | None = None) -> None:
+        super().__init__(text, features, memory)
         self._values: dict[Hashable, DeviceAttribute | Exception] = {}
+
+    def forget(self) -> None:
+        """Forget what was found about devices."""
+        self._values = {}
 
     def known(self, facts: DeviceFacts) -> DeviceAttribute | Exception | None:
         """Return the value if it takes no time, else None."""
@@ -209,15 +258,13 @@ class Derivation(Expression):
         key = self.key(facts, alone=False)
         found = self._values.get(key)
         if found is None:
-            if len(self._values) >= _MOST_VERDICTS:
-                self._values.clear()
+            self._memory.count()
             found = self._values[key] = self._evaluate(facts)
         return found
 
     def _evaluate(self, facts: DeviceFacts) -> DeviceAttribute | Exception:
-        assert self.program is not None
         try:
-            value = self.program.value(device_input(facts))
+            value = self._program().value(device_input(facts))
         except cel.EvaluationError as error:
             return error.with_traceback(None)
         try:

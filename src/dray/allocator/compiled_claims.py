@@ -1,13 +1,13 @@
-"""Claims as the search wants them: a flat list of wishes, checked once.
+"""Claims as the search wants them: a flat list of subrequests, checked once.
 
 A claim has requests, a request one or several alternatives; each alternative is a
-`Wish`. What can be said without looking at a node is said here: gates, classes,
-modes, constraints. A finding is kept with the wish and not raised, because upstream
+`Subrequest` (a request without alternatives has exactly one). What can be said without looking at a node is said here: gates, classes,
+modes, constraints. A finding is kept with the subrequest and not raised, because upstream
 looks at requests in order and an earlier one may fail on a node first ("all devices"
 of a pool that is being updated).
 
-A `Question` knows no claim names, so that the claims of a thousand pods made from one
-template are one question; errors get the names when they are raised.
+`CompiledClaims` has no claim names, so that the claims of a thousand pods made from one
+template compile to one object; errors get the names when they are raised.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from dray.allocator.capacity import parse_amounts
 from dray.allocator.errors import AllocationError, InvalidRequestError
+from dray.allocator.expressions import Derivation, Selector
 from dray.allocator.gates import Gates
-from dray.allocator.selection import Derivation, Selector
 from dray.api.quantity import Quantity, QuantityError
 from dray.api.resource import (
     DeviceClass,
@@ -58,7 +58,7 @@ class SelectorUse:
     class_name: str  # empty means: the claim's own selector
 
 
-class Wish:
+class Subrequest:
     """One alternative of one request."""
 
     __slots__ = (
@@ -81,9 +81,9 @@ class Wish:
     )
 
     def __init__(self, number: int, claim: int, request: int, name: str, parent: str) -> None:
-        self.number = number  # position in Question.wishes
+        self.number = number  # position in CompiledClaims.subrequests
         self.claim = claim
-        self.request = request  # position in Question.requests
+        self.request = request  # position in CompiledClaims.requests
         self.name = name
         self.full_name = f"{parent}/{name}" if parent else name
         self.class_name = ""
@@ -100,33 +100,33 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestGroup:
+class Request:
     """One request: its alternatives, in order of preference."""
 
     claim: int
     name: str
-    wishes: tuple[Wish, ...]
+    subrequests: tuple[Subrequest, ...]
     has_alternatives: bool
-    problem: Fatal | None  # found before its wishes are looked at
+    problem: Fatal | None  # found before its subrequests are looked at
 
 
 @dataclass(frozen=True, slots=True)
 class ConstraintSpec:
-    """A tie between devices of one claim."""
+    """A constraint on devices of one claim."""
 
     claim: int
     attribute: str
     distinct: bool
     requests: frozenset[str]
 
-    def covers(self, wish: Wish) -> bool:
-        """Say whether devices of the wish are judged; no names means: all."""
-        if not self.requests or wish.full_name in self.requests:
+    def covers(self, subrequest: Subrequest) -> bool:
+        """Say whether devices of the subrequest are judged; no names means: all."""
+        if not self.requests or subrequest.full_name in self.requests:
             return True
-        return wish.full_name.partition("/")[0] in self.requests
+        return subrequest.full_name.partition("/")[0] in self.requests
 
 
-class Question:
+class CompiledClaims:
     """All claims of a pod, compiled."""
 
     def __init__(
@@ -139,8 +139,8 @@ class Question:
     ) -> None:
         self.specs = specs
         self.gates = gates
-        self.wishes: list[Wish] = []
-        self.requests: list[RequestGroup] = []
+        self.subrequests: list[Subrequest] = []
+        self.requests: list[Request] = []
         self.requests_by_claim: list[range] = []
         self.constraints: list[ConstraintSpec] = []
         self.claim_problems: list[Fatal | None] = []  # found after the requests of the claim
@@ -151,9 +151,9 @@ class Question:
             self._add_claim(number, spec)
         self.reads = self._reads()
 
-    def asking(self, specs: Sequence[ResourceClaimSpec]) -> Question:
-        """Return another question of the same world."""
-        return Question(specs, self.gates, self._classes, self._selector, self._derivation)
+    def with_specs(self, specs: Sequence[ResourceClaimSpec]) -> CompiledClaims:
+        """Compile other specs with the same classes, gates and expressions."""
+        return CompiledClaims(specs, self.gates, self._classes, self._selector, self._derivation)
 
     def _add_claim(self, claim: int, spec: ResourceClaimSpec) -> None:
         start = len(self.requests)
@@ -173,17 +173,17 @@ class Question:
             )
             self.constraints.append(found)
             for group in self.requests[start:]:
-                for wish in group.wishes:
-                    if found.covers(wish):
-                        wish.constraints += (len(self.constraints) - 1,)
+                for subrequest in group.subrequests:
+                    if found.covers(subrequest):
+                        subrequest.constraints += (len(self.constraints) - 1,)
         self.claim_problems.append(problem)
 
     def _add_request(self, claim: int, request: DeviceRequest) -> None:
         position = len(self.requests)
         gates = self.gates
         problem: Fatal | None = None
-        subrequests = request.first_available
-        if subrequests and not gates.prioritized_list:
+        alternatives = request.first_available
+        if alternatives and not gates.prioritized_list:
             problem = _invalid(
                 f"claim {{}}, request {request.name}: has subrequests, but the DRAPrioritizedList feature is disabled"
             )
@@ -192,38 +192,38 @@ class Question:
                 f"claim {{}}, request {request.name}: has capacity requests,"
                 " but the DRAConsumableCapacity feature is disabled"
             )
-        elif not gates.shares and (named := next((s for s in subrequests if s.capacity is not None), None)):
+        elif not gates.shares and (named := next((s for s in alternatives if s.capacity is not None), None)):
             problem = _invalid(
                 f"claim {{}}, subrequest {named.name}: has capacity requests,"
                 " but the DRAConsumableCapacity feature is disabled"
             )
-        wishes: tuple[Wish, ...]
-        if subrequests:
-            wishes = tuple(
-                self._add_wish(claim, position, sub.name, request.name, sub) for sub in subrequests
+        subrequests: tuple[Subrequest, ...]
+        if alternatives:
+            subrequests = tuple(
+                self._add_subrequest(claim, position, sub.name, request.name, sub) for sub in alternatives
             )
         else:
             exactly = request.exactly or ExactDeviceRequest()
-            wishes = (self._add_wish(claim, position, request.name, "", exactly),)
-        self.requests.append(RequestGroup(claim, request.name, wishes, bool(subrequests), problem))
+            subrequests = (self._add_subrequest(claim, position, request.name, "", exactly),)
+        self.requests.append(Request(claim, request.name, subrequests, bool(alternatives), problem))
 
-    def _add_wish(
+    def _add_subrequest(
         self, claim: int, request: int, name: str, parent: str, wanted: ExactDeviceRequest | DeviceSubRequest
-    ) -> Wish:
-        wish = Wish(len(self.wishes), claim, request, name, parent)
-        self.wishes.append(wish)
-        wish.tolerations = wanted.tolerations
+    ) -> Subrequest:
+        subrequest = Subrequest(len(self.subrequests), claim, request, name, parent)
+        self.subrequests.append(subrequest)
+        subrequest.tolerations = wanted.tolerations
         if isinstance(wanted, ExactDeviceRequest):
-            wish.admin = bool(wanted.admin_access)
-        wish.problem = self._fill(wish, wanted)
-        return wish
+            subrequest.admin = bool(wanted.admin_access)
+        subrequest.problem = self._fill(subrequest, wanted)
+        return subrequest
 
-    def _fill(self, wish: Wish, wanted: ExactDeviceRequest | DeviceSubRequest) -> Fatal | None:
-        """Fill in the wish as far as it can be understood; return what is wrong, in upstream's order."""
-        head = f"claim {{}}, request {wish.name}"
+    def _fill(self, subrequest: Subrequest, wanted: ExactDeviceRequest | DeviceSubRequest) -> Fatal | None:
+        """Fill in the subrequest as far as it can be understood; return what is wrong, in upstream's order."""
+        head = f"claim {{}}, request {subrequest.name}"
         if wanted.derived_attributes and not self.gates.derived:
             return _invalid(f"{head}: cannot handle request with derived attributes, the feature is disabled")
-        wish.derived = {d.name: self._derivation(d.expression) for d in wanted.derived_attributes}
+        subrequest.derived = {d.name: self._derivation(d.expression) for d in wanted.derived_attributes}
         for index, selector in enumerate(wanted.selectors):
             if selector.cel is None:
                 return _invalid(
@@ -235,20 +235,20 @@ class Question:
             and not self.gates.admin_access
         ):
             return _invalid(f"{head}: admin access is requested, but the feature is disabled")
-        wish.class_name = wanted.device_class_name
-        if not wish.class_name:
+        subrequest.class_name = wanted.device_class_name
+        if not subrequest.class_name:
             return _invalid(f"{head}: missing device class name (unsupported request type?)")
-        device_class = self._classes.get(wish.class_name)
+        device_class = self._classes.get(subrequest.class_name)
         if device_class is None:
             # kube-scheduler ends with what its class lister says; users search for the text.
             return _invalid(
-                f"{head}: could not retrieve device class {wish.class_name}:"
-                f' deviceclass.resource.k8s.io "{wish.class_name}" not found'
+                f"{head}: could not retrieve device class {subrequest.class_name}:"
+                f' deviceclass.resource.k8s.io "{subrequest.class_name}" not found'
             )
-        wish.class_config = device_class
-        wish.selectors = (
+        subrequest.class_config = device_class
+        subrequest.selectors = (
             *(
-                SelectorUse(self._selector(s.cel.expression if s.cel else ""), i, wish.class_name)
+                SelectorUse(self._selector(s.cel.expression if s.cel else ""), i, subrequest.class_name)
                 for i, s in enumerate(device_class.spec.selectors)
             ),
             *(
@@ -258,15 +258,15 @@ class Question:
         )
         if wanted.capacity is not None:
             try:
-                wish.amounts = parse_amounts(wanted.capacity.requests)
+                subrequest.amounts = parse_amounts(wanted.capacity.requests)
             except QuantityError as error:
                 return _invalid(f"{head}: capacity: {error}")
         # The API server fills in these defaults; objects from files may lack them.
         mode = wanted.allocation_mode or "ExactCount"
         if mode == "ExactCount":
-            wish.count = wanted.count or 1
+            subrequest.count = wanted.count or 1
         elif mode == "All":
-            wish.wants_all = True
+            subrequest.wants_all = True
         else:
             return _invalid(f"{head}: unsupported count mode {mode}")
         return None
@@ -274,15 +274,19 @@ class Question:
     @property
     def has_slow_expressions(self) -> bool:
         """Whether some expression may take long to evaluate."""
-        return any(use.selector.is_slow for wish in self.wishes for use in wish.selectors) or any(
-            derivation.is_slow for wish in self.wishes for derivation in wish.derived.values()
+        return any(
+            use.selector.is_slow for subrequest in self.subrequests for use in subrequest.selectors
+        ) or any(
+            derivation.is_slow
+            for subrequest in self.subrequests
+            for derivation in subrequest.derived.values()
         )
 
     def _reads(self) -> tuple[str, ...] | None:
         """Return all attributes that selectors and constraints look at; None means: any."""
         names: set[str] = {constraint.attribute for constraint in self.constraints}
-        for wish in self.wishes:
-            for expression in [*(use.selector for use in wish.selectors), *wish.derived.values()]:
+        for subrequest in self.subrequests:
+            for expression in [*(use.selector for use in subrequest.selectors), *subrequest.derived.values()]:
                 if expression.reads is None:
                     return None
                 names |= expression.reads
@@ -292,7 +296,7 @@ class Question:
 def expressions_of(
     specs: Iterable[ResourceClaimSpec], classes: Mapping[str, DeviceClass]
 ) -> Iterator[tuple[str, bool]]:
-    """Yield the expressions that a question about claims compiles, and whether each is a derived attribute."""
+    """Yield the expressions that a query about claims compiles, and whether each is a derived attribute."""
     for spec in specs:
         for request in spec.devices.requests:
             wanted: list[ExactDeviceRequest | DeviceSubRequest] = [*request.first_available]

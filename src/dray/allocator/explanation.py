@@ -1,12 +1,12 @@
 """Why a request got nothing on a node: every device counted under one reason.
 
 The search answers fast and forgets; this module looks again, slowly, at one node: for
-each wish it sorts the node's devices by the first thing that keeps them out, in the order
+each subrequest it sorts the node's devices by the first thing that keeps them out, in the order
 in which the search asks, but for devices in use: those count as in use only if they would
 suit. Then it names the single change that helps most: one that was tried and lets the claims
-fit (see `relaxing`), or else the one that frees most devices.
+fit (see `relaxation`), or else the one that frees most devices.
 
-A wish is judged alone: if it has enough devices by itself, what stands in the way is a
+A subrequest is judged alone: if it has enough devices by itself, what stands in the way is a
 constraint or another request of the pod, and the hint says so.
 """
 
@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dray.allocator.answers import Reason, RequestReasons
-from dray.allocator.parts import OPTIONAL_OPERATIONS, WishPart
+from dray.allocator.compiled_claims import Subrequest
+from dray.allocator.pool_matches import OPTIONAL_OPERATIONS, SubrequestMatches
 from dray.allocator.pools import NodeView, PoolView
-from dray.allocator.relaxing import FREE, TOLERATE, Change, helpful_changes
-from dray.allocator.requests import Wish
-from dray.allocator.verdicts import Asked
+from dray.allocator.query_cache import CachedQuery
+from dray.allocator.relaxation import FREE, TOLERATE, Change, helpful_changes
 from dray.devices import DeviceId, Ledger, tolerates
 
 Obstacle = tuple[str, str, str]  # cause, detail, values that were found instead
@@ -41,34 +41,36 @@ _ADVICE = {
 
 
 def explain_node(
-    ledger: Ledger, asked: Asked, view: NodeView, labels: Sequence[str]
+    ledger: Ledger, query: CachedQuery, view: NodeView, labels: Sequence[str]
 ) -> tuple[RequestReasons, ...]:
-    """Return the reasons per wish, those that lack devices on their own first."""
-    witness = _Witness(ledger, asked, view)
-    found = [witness.reasons(wish, labels[wish.claim]) for wish in asked.question.wishes]
+    """Return the reasons per subrequest, those that lack devices on their own first."""
+    witness = _NodeDiagnosis(ledger, query, view)
+    found = [
+        witness.reasons(subrequest, labels[subrequest.claim]) for subrequest in query.compiled.subrequests
+    ]
     found.sort(key=lambda reasons: reasons.usable >= max(reasons.wanted, 1))
     return tuple(found)
 
 
-class _Witness:
-    """Looks at one node through one question."""
+class _NodeDiagnosis:
+    """Looks at one node through one query."""
 
-    def __init__(self, ledger: Ledger, asked: Asked, view: NodeView) -> None:
+    def __init__(self, ledger: Ledger, query: CachedQuery, view: NodeView) -> None:
         self._ledger = ledger
-        self._asked = asked
-        self._question = asked.question
+        self._query = query
+        self._compiled = query.compiled
         self._view = view
         self._can_skip = (
-            asked.question.gates.optional_operations
+            query.compiled.gates.optional_operations
             and OPTIONAL_OPERATIONS in view.node.status.declared_features
         )
 
-    def reasons(self, wish: Wish, label: str) -> RequestReasons:
-        """Sort the devices of the node by what keeps them from the wish."""
+    def reasons(self, subrequest: Subrequest, label: str) -> RequestReasons:
+        """Sort the devices of the node by what keeps them from the subrequest."""
         counts: Counter[tuple[str, str]] = Counter()
         values: dict[tuple[str, str], dict[str, None]] = {}
         n_devices = usable = 0
-        for obstacle in self._obstacles(wish):
+        for obstacle in self._obstacles(subrequest):
             n_devices += 1
             if obstacle is None:
                 usable += 1
@@ -84,25 +86,25 @@ class _Witness:
         # Devices of another class were never meant: what keeps out those of the class comes first.
         reasons.sort(key=lambda reason: reason.cause == "selector" and reason.detail.startswith("class "))
         reasons += [Reason("pool", text, 0) for text in self._unusable_pools()]
-        wanted = 0 if wish.wants_all else wish.count
+        wanted = 0 if subrequest.wants_all else subrequest.count
         return RequestReasons(
             label,
-            wish.full_name,
+            subrequest.full_name,
             wanted,
             n_devices,
             usable,
             tuple(reasons),
-            self._relaxation(wish, usable, reasons),
+            self._relaxation(subrequest, usable, reasons),
         )
 
     # --- hints -----------------------------------------------------------------
 
-    def _relaxation(self, wish: Wish, usable: int, reasons: Sequence[Reason]) -> str:
+    def _relaxation(self, subrequest: Subrequest, usable: int, reasons: Sequence[Reason]) -> str:
         """Name the single change that would help most."""
-        wanted = max(wish.count, 1)
-        helpful = helpful_changes(self._asked, self._view)
-        if usable >= wanted and not (wish.wants_all and reasons):
-            return self._together(wish, helpful)
+        wanted = max(subrequest.count, 1)
+        helpful = helpful_changes(self._query, self._view)
+        if usable >= wanted and not (subrequest.wants_all and reasons):
+            return self._together(subrequest, helpful)
         by_cause: Counter[str] = Counter()
         for reason in reasons:
             by_cause[reason.cause] += reason.devices
@@ -110,7 +112,7 @@ class _Witness:
         ranked = sorted(
             ((cause, n) for cause, n in by_cause.items() if n),
             key=lambda item: (
-                not _changes(item[0], wish) & helpful,
+                not _changes(item[0], subrequest) & helpful,
                 usable + item[1] < wanted,
                 item[0] == "selector",
                 -item[1],
@@ -120,7 +122,7 @@ class _Witness:
             return "the node has too few devices"
         cause, n_devices = ranked[0]
         example = next(reason.detail for reason in reasons if reason.cause == cause)
-        if _changes(cause, wish) & helpful:
+        if _changes(cause, subrequest) & helpful:
             effect = ", and the claims fit"
         elif usable + n_devices < wanted:
             effect = ", still not enough"
@@ -128,17 +130,17 @@ class _Witness:
             effect = ", but that alone is not enough"
         return f"{_ADVICE.get(cause, cause)} ({example}): {n_devices} more would be usable{effect}"
 
-    def _together(self, wish: Wish, helpful: frozenset[Change]) -> str:
-        """Say what keeps a wish and the others from being met at the same time."""
+    def _together(self, subrequest: Subrequest, helpful: frozenset[Change]) -> str:
+        """Say what keeps a subrequest and the others from being met at the same time."""
         alone = "enough devices on its own"
-        for number in wish.constraints:
+        for number in subrequest.constraints:
             if ("constraint", number) in helpful:
-                constraint = self._question.constraints[number]
+                constraint = self._compiled.constraints[number]
                 kind = "distinctAttribute" if constraint.distinct else "matchAttribute"
                 return f"{alone}; drop {kind} {constraint.attribute}, and the claims fit"
         if FREE in helpful:
             return f"{alone}, not together with the other requests; free devices in use, and the claims fit"
-        if wish.constraints:
+        if subrequest.constraints:
             return (
                 f"{alone}; the constraints and other requests leave no choice: ask less of the other requests"
             )
@@ -150,31 +152,33 @@ class _Witness:
                 state = "being updated" if pool.is_incomplete else f"invalid: {pool.invalid_reason}"
                 yield f"{'/'.join(pool.id)} is {state}"
 
-    def _obstacles(self, wish: Wish) -> Iterator[Obstacle | None]:
+    def _obstacles(self, subrequest: Subrequest) -> Iterator[Obstacle | None]:
         for pool in self._view.pools:
             if pool.is_usable:
-                row = self._asked.part(pool).wishes[wish.number]
+                row = self._query.matches(pool).subrequests[subrequest.number]
                 for bit in range(len(pool.devices)):
                     yield (
-                        self._before_taking(wish, pool, row, bit)
-                        or self._while_taking(wish, pool, row, bit)
-                        or self._constraint(wish, pool, bit)
+                        self._before_taking(subrequest, pool, row, bit)
+                        or self._while_taking(subrequest, pool, row, bit)
+                        or self._constraint(subrequest, pool, bit)
                     )
 
-    def _before_taking(self, wish: Wish, pool: PoolView, row: WishPart, bit: int) -> Obstacle | None:
+    def _before_taking(
+        self, subrequest: Subrequest, pool: PoolView, row: SubrequestMatches, bit: int
+    ) -> Obstacle | None:
         """Ask what the search asks before it tries to take a device."""
         device = pool.devices[bit]
-        is_held = not wish.admin and pool.dedicated >> bit & 1
+        is_held = not subrequest.admin and pool.dedicated >> bit & 1
         # The search does not look at held devices at all; a reader wants to know which of
         # them would suit, so those that do not match anyway are counted as not matching.
         if is_held and (bit in row.fatal or row.matched >> bit & 1):
             return "in-use", self._holders(pool.device_id(bit)), ""
         if bit in row.fatal:
-            return "error", row.fatal[bit].text(wish.full_name, pool.device_id(bit)), ""
+            return "error", row.fatal[bit].text(subrequest.full_name, pool.device_id(bit)), ""
         if not row.matched >> bit & 1:
-            if device.device.binding_conditions and not self._question.gates.conditions:
+            if device.device.binding_conditions and not self._compiled.gates.conditions:
                 return "conditions", "binding conditions are switched off", ""
-            return _failed_selector(wish, pool, bit)
+            return _failed_selector(subrequest, pool, bit)
         if row.unsuitable >> bit & 1:
             return "capacity", "its capacities do not suit the request", ""
         need, used = row.needs.get(bit), pool.consumed.get(bit)
@@ -182,7 +186,9 @@ class _Witness:
             return "capacity", f"too little left beside shares of {self._holders(pool.device_id(bit))}", ""
         return None
 
-    def _while_taking(self, wish: Wish, pool: PoolView, row: WishPart, bit: int) -> Obstacle | None:
+    def _while_taking(
+        self, subrequest: Subrequest, pool: PoolView, row: SubrequestMatches, bit: int
+    ) -> Obstacle | None:
         """Ask what the search asks while it takes a device."""
         if row.operations >> bit & 1 and not self._can_skip:
             return "operations", "the node cannot skip node operations", ""
@@ -191,24 +197,24 @@ class _Witness:
         shortage = self._shortage(pool, bit)
         if shortage is None and row.tainted >> bit & 1:
             taints = pool.devices[bit].taints
-            taint = next(t for t in taints if not any(tolerates(o, t) for o in wish.tolerations))
+            taint = next(t for t in taints if not any(tolerates(o, t) for o in subrequest.tolerations))
             value = f"={taint.value}" if taint.value else ""
             return "taint", f"{taint.key}{value}:{taint.effect}", ""
         return shortage
 
     def _shortage(self, pool: PoolView, bit: int) -> Obstacle | None:
         """Name the counter (or group) that stands against a device."""
-        part = self._asked.part(pool)
-        if not part.consumers >> bit & 1 or (part.shared & pool.shared) >> bit & 1:
+        matches = self._query.matches(pool)
+        if not matches.consumers >> bit & 1 or (matches.shared & pool.shared) >> bit & 1:
             return None
-        found = pool.shortage(bit, with_groups=self._question.gates.groups)
+        found = pool.shortage(bit, with_groups=self._compiled.gates.groups)
         return None if found is None else (*found, "")
 
-    def _constraint(self, wish: Wish, pool: PoolView, bit: int) -> Obstacle | None:
-        values = self._asked.part(pool).values
-        for number in wish.constraints:
-            if values[number, wish.number][bit] is None:
-                return "constraint", f"has no attribute {self._question.constraints[number].attribute}", ""
+    def _constraint(self, subrequest: Subrequest, pool: PoolView, bit: int) -> Obstacle | None:
+        values = self._query.matches(pool).values
+        for number in subrequest.constraints:
+            if values[number, subrequest.number][bit] is None:
+                return "constraint", f"has no attribute {self._compiled.constraints[number].attribute}", ""
         return None
 
     def _holders(self, device: DeviceId) -> str:
@@ -216,9 +222,9 @@ class _Witness:
         return ", ".join(dict.fromkeys(use.owners())) if use else "nobody"
 
 
-def _failed_selector(wish: Wish, pool: PoolView, bit: int) -> Obstacle:
+def _failed_selector(subrequest: Subrequest, pool: PoolView, bit: int) -> Obstacle:
     facts = pool.devices[bit]
-    for use in wish.selectors:
+    for use in subrequest.selectors:
         if use.selector.verdict(facts, alone=False) is not True:
             text, values = use.selector.false_part(facts)
             owner = f"class {use.class_name}" if use.class_name else "request"
@@ -233,7 +239,7 @@ def _some_values(values: dict[str, None] | None, limit: int = 3) -> str:
     return f"; found: {' | '.join(list(values)[:limit])}{more}"
 
 
-def _changes(cause: str, wish: Wish) -> frozenset[Change]:
+def _changes(cause: str, subrequest: Subrequest) -> frozenset[Change]:
     """Return the changes that remove a cause."""
     match cause:
         case "in-use" | "counters" | "capacity" | "groups":
@@ -241,7 +247,7 @@ def _changes(cause: str, wish: Wish) -> frozenset[Change]:
         case "taint":
             return frozenset({TOLERATE})
         case "selector":
-            return frozenset({("selector", wish.number)})
+            return frozenset({("selector", subrequest.number)})
         case "constraint":
-            return frozenset(("constraint", number) for number in wish.constraints)
+            return frozenset(("constraint", number) for number in subrequest.constraints)
     return frozenset()

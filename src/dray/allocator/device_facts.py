@@ -32,7 +32,7 @@ from dray.devices import BLOCKING_EFFECTS, rule_selects
 
 
 class Interner:
-    """Gives equal keys the same small integer, for the life of a world."""
+    """Gives equal keys the same small integer, for the life of an allocator."""
 
     __slots__ = ("_ids",)
 
@@ -140,8 +140,8 @@ class SliceFacts:
         self.shape: Hashable = ()
 
 
-class Workshop:
-    """Makes facts out of API objects, sharing equal parts across all slices of a world."""
+class SliceInterner:
+    """Makes facts out of API objects, sharing equal parts across all slices of an allocator."""
 
     def __init__(self) -> None:
         self.intern = Interner()

@@ -16,52 +16,52 @@ for places.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
 
 from dray.allocator.capacity import Need
-from dray.allocator.devices import CapacityFacts, find_attribute
-from dray.allocator.parts import Value, value_set
+from dray.allocator.device_facts import find_attribute
 from dray.allocator.policies import WHOLE, NodeLoad, Policy
+from dray.allocator.pool_matches import Value, value_set
 from dray.allocator.pools import NodeView
-from dray.allocator.problem import FatalFound, NodeWish, Problem, positions
-from dray.allocator.search import Outcome, Pick, Search
-from dray.allocator.verdicts import Asked
+from dray.allocator.problem import FatalFound, NodeSubrequest, Problem, positions
+from dray.allocator.query_cache import CachedQuery
+from dray.allocator.search import Pick, Search, SearchOutcome
+from dray.allocator.supply import least_left
+from dray.api.caching import BoundedCache
 from dray.api.resource import DeviceAttribute
-
-NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
-PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+from dray.api.well_known import NUMA_NODE, PCIE_ROOT
 
 _STEPS = 1_000  # of the second search; it rarely needs more than a step a device
-_MOST_KEPT = 50_000
+_MORE_THAN_LOST = 1e6  # of two criteria for partitions the second decides between equals only
 
 
 @dataclass(frozen=True, slots=True)
-class Preferred:
+class PolicyChoice:
     """The solution a policy likes best on a node, and how it likes the node with it."""
 
-    outcome: Outcome
+    outcome: SearchOutcome
     score: float
 
 
-def preferred(asked: Asked, view: NodeView, policy: Policy, first_fit: Outcome) -> Preferred:
+def choose_devices(
+    query: CachedQuery, view: NodeView, policy: Policy, first_fit: SearchOutcome
+) -> PolicyChoice:
     """Choose devices by the policy, where `first_fit` has shown that the claims fit."""
-    memory = asked.preferred.setdefault(policy, {})
-    key: Hashable = asked.grouping.group(view)
+    memory = query.choose_devices.setdefault(policy, BoundedCache(50_000))
+    key: Hashable = query.node_classes.group(view)
     if policy.is_topological:
         key = (key, *[(pool.column(NUMA_NODE), pool.column(PCIE_ROOT)) for pool in view.pools])
     found = memory.get(key)
     if found is None:
-        if len(memory) >= _MOST_KEPT:
-            memory.clear()
-        found = memory[key] = _prefer(asked.problem(view), policy, first_fit)
-    assert isinstance(found, Preferred)
+        found = _prefer(query.problem(view), policy, first_fit)
+        memory.add(key, found)
+    assert isinstance(found, PolicyChoice)
     return found
 
 
-def _prefer(problem: Problem, policy: Policy, first_fit: Outcome) -> Preferred:
+def _prefer(problem: Problem, policy: Policy, first_fit: SearchOutcome) -> PolicyChoice:
     hardware = Hardware(problem)
     places = Places(problem, hardware.usable) if policy.is_topological else None
     outcome = first_fit
@@ -74,13 +74,13 @@ def _prefer(problem: Problem, policy: Policy, first_fit: Outcome) -> Preferred:
         outcome = _searched(problem, order) or first_fit
     assert policy.node is not None and outcome.picks is not None
     picks = [pick for claim in outcome.picks for pick in claim]
-    load = hardware.load(picks, counts_broken=policy.counts_broken)
+    load = hardware.load(picks)
     if places is not None:
         load = replace(load, scattered=places.scattered(picks))
-    return Preferred(outcome, policy.node(load))
+    return PolicyChoice(outcome, policy.node(load))
 
 
-def _searched(problem: Problem, order: list[int]) -> Outcome | None:
+def _searched(problem: Problem, order: list[int]) -> SearchOutcome | None:
     if all(here <= there for here, there in pairwise(order)):
         return None  # upstream's order: first-fit has the answer
     try:
@@ -90,7 +90,8 @@ def _searched(problem: Problem, order: list[int]) -> Outcome | None:
     if found.picks is None:
         return None
     picks = tuple(
-        tuple(Pick(pick.wish, order[pick.position], pick.need) for pick in claim) for claim in found.picks
+        tuple(Pick(pick.subrequest, order[pick.position], pick.need) for pick in claim)
+        for claim in found.picks
     )
     return replace(found, picks=picks)
 
@@ -104,9 +105,9 @@ class Hardware:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         wanted = taken = 0
-        for wish in problem.wishes:
-            wanted |= wish.row_mask
-            taken |= wish.ok
+        for subrequest in problem.subrequests:
+            wanted |= subrequest.row_mask
+            taken |= subrequest.ok
         self.usable = taken & ~problem.dedicated
         self._singles = {  # position -> index of its room
             position: index for index, position in enumerate(positions(wanted & ~_mask(problem.draws)))
@@ -120,59 +121,47 @@ class Hardware:
             return 0
         if not problem.shared >> position & 1 or problem.facts(position).capacity is None:
             return WHOLE
-        return _least_left(*problem.capacity(position))
+        return least_left(*problem.capacity(position))
 
-    def _parts(self, position: int, need: Need | None) -> int:
+    def _loss(self, position: int, need: Need | None) -> int:
         """Return how much of its room a device loses."""
         room = self._rooms[self._singles[position]]
         if need is None or not self._problem.shared >> position & 1:
             return room
-        return room - _least_left(*self._problem.capacity(position), need.nanos)
+        return room - least_left(*self._problem.capacity(position), need.nanos)
 
     def costs(self, policy: Policy) -> list[float]:
-        """Return the policy's cost of each position; where several wishes may take it, the least."""
+        """Return the policy's cost of each position; where several subrequests may take it, the least."""
         assert policy.device is not None
         costs: dict[int, float] = {}
         known: dict[tuple[int, int], float] = {}  # devices alike in room and need cost the same
-        for wish in self._problem.wishes:
-            for position in positions(wish.ok & self.usable):
+        for subrequest in self._problem.subrequests:
+            for position in positions(subrequest.ok & self.usable):
                 index = self._singles.get(position)
                 if index is None:
                     costs[position] = self._sets.cost(position, policy)
                     continue
-                parts = self._parts(position, wish.needs.get(position))
+                parts = self._loss(position, subrequest.needs.get(position))
                 key = (self._rooms[index], parts)
                 if key not in known:
                     known[key] = policy.device(self._rooms, index, parts)
                 costs[position] = min(costs.get(position, known[key]), known[key])
         return [costs.get(position, 0.0) for position in range(self._problem.n_devices)]
 
-    def load(self, picks: Iterable[Pick], *, counts_broken: bool) -> NodeLoad:
+    def load(self, picks: Iterable[Pick]) -> NodeLoad:
         """Return what the picks do to the node."""
         after = list(self._rooms)
         cut = []
         for pick in picks:
-            if self._problem.question.wishes[pick.wish].admin:
+            if self._problem.compiled.subrequests[pick.subrequest].admin:
                 continue  # looks on, takes nothing
             index = self._singles.get(pick.position)
             if index is None:
                 cut.append(pick.position)
             else:
-                after[index] = max(0, after[index] - self._parts(pick.position, pick.need))
-        broken = self._sets.broken(cut) if counts_broken and cut else 0.0
+                after[index] = max(0, after[index] - self._loss(pick.position, pick.need))
+        broken = self._sets.broken(cut) if cut else 0.0
         return NodeLoad(tuple(self._rooms), tuple(after), self._sets.rooms(), broken)
-
-
-def _least_left(
-    facts: CapacityFacts, used: Mapping[str, int] | None, more: Mapping[str, int] | None = None
-) -> int:
-    """Return the room of a device that is shared: what is left of its scarcest capacity."""
-    room = WHOLE
-    for name, value in facts.values.items():
-        if value.nanos > 0:
-            gone = (used.get(name, 0) if used else 0) + (more.get(name, 0) if more else 0)
-            room = min(room, (value.nanos - gone) * WHOLE // value.nanos)
-    return max(0, room)
 
 
 def _mask(members: Iterable[int]) -> int:
@@ -223,13 +212,13 @@ class Partitions:
 
     def cost(self, position: int, policy: Policy) -> float:
         """Return the policy's cost of cutting a partition."""
-        if policy.counts_broken:
-            return self.broken([position])
-        assert policy.device is not None
         sets = {self._problem.counter_set_of[c] for c, _ in self._problem.draws[position]}
-        if not sets:
-            return 0.0
-        return min(policy.device([self._room_by_set[s]], 0, 0) for s in sets)
+        room = min([self._room_by_set[s] for s in sets], default=0)
+        if policy.counts_broken:
+            return self.broken([position]) + room / _MORE_THAN_LOST  # of equal losses on the fullest GPU
+        assert policy.device is not None
+        # On one GPU all placements have the same room: that which makes least impossible is best.
+        return policy.device([room], 0, 0) + self.broken([position]) / _MORE_THAN_LOST
 
     def broken(self, cut: list[int]) -> float:
         """Return the total size of the devices that stop being possible, in thousandths of a set."""
@@ -254,8 +243,8 @@ class Partitions:
 def _counter_totals(problem: Problem) -> list[int]:
     """Return what each counter holds when nothing is in use, in the order of `Problem.counters`."""
     totals: list[int] = []
-    for _, pool, part in problem.pools:
-        if part.consumers:
+    for _, pool, matches in problem.pools:
+        if matches.consumers:
             totals += [nanos for counters in pool.counter_sets.values() for nanos in counters.values()]
     return totals
 
@@ -266,7 +255,7 @@ Place = Value | None
 
 
 class Places:
-    """Where devices sit, and which place suits the question best.
+    """Where devices sit, and which place suits the query best.
 
     The best PCIe root is the one that holds everything asked for and has the least besides,
     so that larger groups stay whole for others. Where no root is large enough the same is
@@ -280,7 +269,11 @@ class Places:
         self._root = [_place(find_attribute(each, PCIE_ROOT)) for each in facts]
         self._numa = [_place(find_attribute(each, NUMA_NODE)) for each in facts]
         self._in_root, self._in_numa = _by_place(self._root), _by_place(self._numa)
-        needs = [request.wishes[0] for request in problem.requests if not request.wishes[0].wish.admin]
+        needs = [
+            request.subrequests[0]
+            for request in problem.requests
+            if not request.subrequests[0].subrequest.admin
+        ]
         best_root = self._tightest(self._in_root, needs)
         best_numa = self._tightest(self._in_numa, needs)
         if best_root:
@@ -290,17 +283,17 @@ class Places:
         self._rank_of_numa = {place: number for number, place in enumerate(self._in_numa)}
         self._rank_of_root = {place: number for number, place in enumerate(self._in_root)}
 
-    def _tightest(self, groups: dict[Place, int], needs: list[NodeWish]) -> int:
+    def _tightest(self, groups: dict[Place, int], needs: list[NodeSubrequest]) -> int:
         best, least = 0, 1 << 62
         for place, members in groups.items():
             free = members & self._usable
             if place is None or free.bit_count() >= least:
                 continue
             union = 0
-            for wish in needs:
-                union |= wish.ok & free
-            enough = all((wish.ok & free).bit_count() >= wish.count for wish in needs)
-            if enough and union.bit_count() >= sum(wish.count for wish in needs):
+            for subrequest in needs:
+                union |= subrequest.ok & free
+            enough = all((subrequest.ok & free).bit_count() >= subrequest.count for subrequest in needs)
+            if enough and union.bit_count() >= sum(subrequest.count for subrequest in needs):
                 best, least = members, free.bit_count()
         return best
 

@@ -2,9 +2,10 @@
 
 A count of obstacles says how many devices a cause keeps away, not whether the claims fit
 without it: a constraint, another request or a second cause may stand behind the first.
-So each change is tried: the question is asked again without one selector, without one
+So each change is tried: the query is asked again without one selector, without one
 constraint, tolerating every taint, or of a node on which nothing is in use. Each trial is
-a search with a small budget; one that ends without an answer counts as "does not help".
+a search with a small budget; one that ends without an answer counts as "does not help", and what takes longer
+than the budget of the query allows is not tried.
 
 Answers are remembered per group of equal nodes, because refusals come in thousands.
 """
@@ -15,11 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from dray.allocator.compiled_claims import CompiledClaims
 from dray.allocator.pools import NodeView
 from dray.allocator.problem import FatalFound
-from dray.allocator.requests import Question
-from dray.allocator.search import Search
-from dray.allocator.verdicts import Asked
+from dray.allocator.query_cache import CachedQuery
+from dray.allocator.search import Search, SearchInterrupted
 from dray.api.resource import (
     DeviceRequest,
     DeviceSubRequest,
@@ -30,59 +31,61 @@ from dray.api.resource import (
 
 Change = tuple[
     str, int
-]  # ("free", 0), ("taint", 0), ("constraint", its number), ("selector", number of the wish)
+]  # ("free", 0), ("taint", 0), ("constraint", its number), ("selector", number of the subrequest)
 Specs = Sequence[ResourceClaimSpec]
 
 FREE: Change = ("free", 0)
 TOLERATE: Change = ("taint", 0)
 
 _STEPS = 2_000
-_MOST_KEPT = 10_000
 _MOST_TRIALS = 16  # of selectors and of constraints; more would be no help to a reader
 
 
-def helpful_changes(asked: Asked, view: NodeView) -> frozenset[Change]:
+def helpful_changes(query: CachedQuery, view: NodeView) -> frozenset[Change]:
     """Return the single changes after each of which the claims would fit on the node."""
-    group = asked.grouping.group(view)
-    found = asked.helpful.get(group)
+    group = query.node_classes.group(view)
+    found = query.helpful.get(group)
     if found is None:
-        if len(asked.helpful) >= _MOST_KEPT:
-            asked.helpful.clear()
-        found = asked.helpful[group] = frozenset(_tried(asked, view))
+        if query.budget.is_over is not None and query.budget.is_over():
+            return frozenset()
+        found = frozenset(_tried(query, view))
+        if query.budget.is_over is None or not query.budget.is_over():
+            query.helpful.add(group, found)
     return found
 
 
-def _tried(asked: Asked, view: NodeView) -> Iterator[Change]:
-    if _fits(asked, view.emptied()):
+def _tried(query: CachedQuery, view: NodeView) -> Iterator[Change]:
+    if _fits(query, view.emptied()):
         yield FREE
-    question = asked.question
-    for change, specs in _relaxed(question):
-        if _fits(Asked(question.asking(specs), asked.grouping), view):
+    compiled = query.compiled
+    for change, specs in _relaxed(compiled):
+        relaxed = CachedQuery(compiled.with_specs(specs), query.node_classes, evaluation_budget=query.budget)
+        if _fits(relaxed, view):
             yield change
 
 
-def _fits(asked: Asked, view: NodeView) -> bool:
+def _fits(query: CachedQuery, view: NodeView) -> bool:
     try:
-        return Search(asked.problem(view), _STEPS).run().picks is not None
-    except FatalFound:
+        return Search(query.problem(view), _STEPS, is_over=query.budget.is_over).run().picks is not None
+    except (FatalFound, SearchInterrupted):
         return False
 
 
-def _relaxed(question: Question) -> Iterator[tuple[Change, Specs]]:
-    yield TOLERATE, _changed(question.specs, lambda _, wanted: _tolerating(wanted))
-    for number in [wish.number for wish in question.wishes][:_MOST_TRIALS]:
-        specs = _without_selectors(question.specs, number)
-        if specs != question.specs:
+def _relaxed(compiled: CompiledClaims) -> Iterator[tuple[Change, Specs]]:
+    yield TOLERATE, _changed(compiled.specs, lambda _, wanted: _tolerating(wanted))
+    for number in [subrequest.number for subrequest in compiled.subrequests][:_MOST_TRIALS]:
+        specs = _without_selectors(compiled.specs, number)
+        if specs != compiled.specs:
             yield ("selector", number), specs
-    for number in range(len(question.constraints[:_MOST_TRIALS])):
-        yield ("constraint", number), _without_constraint(question.specs, number)
+    for number in range(len(compiled.constraints[:_MOST_TRIALS])):
+        yield ("constraint", number), _without_constraint(compiled.specs, number)
 
 
 Wanted = ExactDeviceRequest | DeviceSubRequest
 
 
 def _changed(specs: Specs, change: Callable[[int, Wanted], Wanted]) -> list[ResourceClaimSpec]:
-    """Change what is wanted, wish by wish, in the order in which a question numbers them."""
+    """Change what is wanted, subrequest by subrequest, in the order in which a query numbers them."""
     number = 0
     found = []
     for spec in specs:

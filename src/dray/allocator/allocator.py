@@ -1,6 +1,6 @@
-"""The world as the allocator sees it: hardware, classes, nodes, and what is in use.
+"""The allocator: inventory (slices, classes, nodes), ledger of use, and plans for claims.
 
-A `World` is fed with objects as they change and asked for plans. Feeding is
+An `Allocator` is fed with objects as they change and asked for plans. Feeding is
 incremental: a slice re-parses itself and drops the views of its pool, a claim flips a
 few bits; views of nodes are put together when somebody asks about the node. Nothing
 is ever rebuilt because of one pod.
@@ -11,7 +11,7 @@ shares come from the `new_share_id` it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from operator import itemgetter
@@ -19,19 +19,34 @@ from operator import itemgetter
 import msgspec
 
 from dray.allocator.answers import Explanation, NodePlans, Plan, RequestReasons, Unsatisfied
-from dray.allocator.devices import SliceFacts, Workshop
+from dray.allocator.compiled_claims import CompiledClaims, claim_label, expressions_of
+from dray.allocator.device_choice import choose_devices
+from dray.allocator.device_facts import SliceFacts, SliceInterner
 from dray.allocator.errors import AllocationError
-from dray.allocator.explaining import explain_node
+from dray.allocator.explanation import explain_node
+from dray.allocator.expressions import (
+    Derivation,
+    EvaluationBudget,
+    Expression,
+    PendingWork,
+    Selector,
+    VerdictMemory,
+)
 from dray.allocator.gates import Gates
-from dray.allocator.many import Refusals, Survey
+from dray.allocator.node_sweep import NodeSweep, Refusals
 from dray.allocator.policies import Policy
 from dray.allocator.pools import NodeView, PoolRecord
-from dray.allocator.preferring import preferred
 from dray.allocator.problem import FatalFound
-from dray.allocator.requests import Question, claim_label, expressions_of
+from dray.allocator.query_cache import (
+    BaselineClasses,
+    CachedQuery,
+    CachedResult,
+    ChangeLog,
+    NodeClasses,
+    new_matches_cache,
+)
 from dray.allocator.results import AllocationBuilder
-from dray.allocator.selection import Derivation, Expression, Pace, PendingWork, Selector
-from dray.allocator.verdicts import Asked, Ground, Grouping, Journal, Verdict
+from dray.allocator.supply import RequestFootprint, footprints, free_devices
 from dray.api.core import Node
 from dray.api.features import Features
 from dray.api.meta import ObjectMeta
@@ -40,16 +55,17 @@ from dray.cel import takes_long
 from dray.devices import Amounts, DeviceId, DeviceUse, Hold, Ledger, PoolId, Undo, holds_of
 
 DEFAULT_BUDGET = 100_000  # search steps per node; a step takes some microseconds
-DEFAULT_TOTAL = 400_000  # search steps for all nodes of one question, some seconds
+DEFAULT_TOTAL = 400_000  # search steps for all nodes of one query, some seconds
 INVALID_POOLS = "invalid resource pools were encountered"
 
-_MOST_QUESTIONS = 512
-_MOST_NODES = 1_000_000  # of expressions, at half a kilobyte each
-_MOST_GROUPINGS = 64
-_LONGEST_JOURNAL = 100_000
+_MOST_QUERIES = 512
+_MOST_CHARACTERS = 16 << 20  # of all expressions
+_LEAST_CHARACTERS = 500  # what a short expression counts
+_MOST_NODE_CLASSES = 64
+_LONGEST_CHANGE_LOG = 100_000
 
 
-class World:
+class Allocator:
     """Incremental inventory and one ledger; answers plans; owned by one loop, not thread safe."""
 
     def __init__(
@@ -61,9 +77,9 @@ class World:
     ) -> None:
         """Start empty. `features` None means the defaults of v1.37.
 
-        `new_share_id` makes the ids of shares of multi-allocatable devices; a world without
+        `new_share_id` makes the ids of shares of multi-allocatable devices; an allocator without
         one numbers them deterministically (good for tests and what-if, not for a cluster).
-        `is_late` says that the time for a question is over: long searches then end as if their
+        `is_late` says that the time for a query is over: long searches then end as if their
         budget were spent. Without it only the budget counts, and answers depend on nothing else.
         """
         self.features = Features.default() if features is None else features
@@ -71,25 +87,29 @@ class World:
         self.new_share_id = new_share_id or _numbered_shares()
         self._is_late = is_late
         self.ledger = Ledger(on_change=self._booked)
-        self._workshop = Workshop()
+        self._slice_interner = SliceInterner()
         self._slices: dict[str, SliceFacts] = {}
         self._sources: dict[str, ResourceSlice] = {}
         self._pools: dict[PoolId, PoolRecord] = {}
         self._pools_by_node: dict[str, dict[PoolId, PoolRecord]] = {}  # pools with slices of the node
-        self._pools_for_many: dict[PoolId, PoolRecord] = {}  # pools with slices without a node name
+        self._pools_without_node: dict[PoolId, PoolRecord] = {}  # pools with slices without a node name
         self._classes: dict[str, DeviceClass] = {}
         self._rules: dict[str, DeviceTaintRule] = {}
         self._nodes: dict[str, Node] = {}
         self._views: dict[str, NodeView] = {}
         self._claims: dict[str, tuple[AllocationResult, Undo]] = {}
-        self.pace = Pace()  # how long one question may evaluate expressions; without limit at first
+        self.evaluation_budget = (
+            EvaluationBudget()
+        )  # how long one query may evaluate expressions; without limit at first
         self._selectors: dict[str, Selector] = {}
         self._derivations: dict[str, Derivation] = {}
-        self._n_nodes = 0  # of the trees of all expressions
-        self._questions: dict[bytes, Asked] = {}
-        self._groupings: dict[tuple[str, ...] | None, Grouping] = {}
-        self._journal = Journal()
-        self._ground = Ground(sees_operations=self.gates.optional_operations)
+        self._verdicts = VerdictMemory()
+        self._n_characters = 0  # of all expressions
+        self._queries: dict[bytes, CachedQuery] = {}
+        self._matches = new_matches_cache()  # of all queries
+        self._node_classes_by_reads: dict[tuple[str, ...] | None, NodeClasses] = {}
+        self._change_log = ChangeLog()
+        self._baseline = BaselineClasses(sees_operations=self.gates.optional_operations)
 
     # --- what there is ---------------------------------------------------------
 
@@ -99,7 +119,7 @@ class World:
         Raises ValueError for amounts that are no quantities; the old slice then stays.
         """
         name = key if key is not None else resource_slice.metadata.name
-        facts = self._workshop.slice_facts(name, resource_slice, self._rules.values())
+        facts = self._slice_interner.slice_facts(name, resource_slice, self._rules.values())
         old = self._slices.get(name)
         if old is not None and (old.driver, old.pool, old.node_name) != (
             facts.driver,
@@ -113,13 +133,13 @@ class World:
         record = self._pools.get(pool_id)
         if record is None:
             record = self._pools[pool_id] = PoolRecord(
-                pool_id, self.gates, self._workshop.intern, self.ledger.pools
+                pool_id, self.gates, self._slice_interner.intern, self.ledger.pools
             )
         record.add(facts)
         if facts.node_name:
             self._pools_by_node.setdefault(facts.node_name, {})[pool_id] = record
         else:
-            self._pools_for_many[pool_id] = record
+            self._pools_without_node[pool_id] = record
         self._forget_views(record)
 
     def delete_slice(self, name: str) -> None:
@@ -136,13 +156,13 @@ class World:
         record.remove(facts)
         if facts.node_name and facts.node_name not in record.by_node:
             self._pools_by_node[facts.node_name].pop(pool_id)
-        if not record.for_many:
-            self._pools_for_many.pop(pool_id, None)
+        if not record.without_node:
+            self._pools_without_node.pop(pool_id, None)
         if not record.by_key:
             del self._pools[pool_id]
 
     def _forget_views(self, record: PoolRecord) -> None:
-        if record.for_many:
+        if record.without_node:
             self._views.clear()
             self._note_all()
             return
@@ -156,16 +176,16 @@ class World:
 
     def _note(self, node: str) -> None:
         """Note that the answers for a node are outdated."""
-        self._ground.forget(node)
-        nodes = self._journal.nodes
+        self._baseline.forget(node)
+        nodes = self._change_log.nodes
         nodes.append(node)
-        if len(nodes) > _LONGEST_JOURNAL:
-            self._journal = Journal()
+        if len(nodes) > _LONGEST_CHANGE_LOG:
+            self._change_log = ChangeLog()
 
     def _note_all(self) -> None:
         """Note that the answers for all nodes are outdated."""
-        self._ground.forget_all()
-        self._journal = Journal()
+        self._baseline.forget_all()
+        self._change_log = ChangeLog()
 
     def set_class(self, device_class: DeviceClass) -> None:
         """Add or replace a DeviceClass."""
@@ -173,12 +193,12 @@ class World:
         if old is not None and old.spec == device_class.spec:
             return
         self._classes[device_class.metadata.name] = device_class
-        self._questions.clear()
+        self._queries.clear()
 
     def delete_class(self, name: str) -> None:
         """Forget a DeviceClass."""
         if self._classes.pop(name, None) is not None:
-            self._questions.clear()
+            self._queries.clear()
 
     def set_taint_rule(self, rule: DeviceTaintRule) -> None:
         """Add or replace a DeviceTaintRule; its taint joins those in the slices."""
@@ -287,7 +307,7 @@ class World:
             else:
                 self._note_all()
 
-    # --- questions -------------------------------------------------------------
+    # --- queries -------------------------------------------------------------
 
     def plan(
         self,
@@ -303,19 +323,19 @@ class World:
         claims' own status is not looked at: pass only claims without an allocation.
         `policy` chooses among the devices; it never changes whether the claims fit.
         """
-        asked = self._ask(claims)
+        query = self._query(claims)
         view = self.view(node)
-        verdict, steps = asked.verdict(view, budget)
-        if verdict.fatal is not None:
-            raise _error(verdict.fatal, view, claims)
-        assert verdict.outcome is not None
-        if verdict.outcome.picks is not None:
-            outcome = verdict.outcome
+        result, steps = query.result(view, budget)
+        if result.fatal is not None:
+            raise _error(result.fatal, view, claims)
+        assert result.outcome is not None
+        if result.outcome.picks is not None:
+            outcome = result.outcome
             if policy is not None and policy.node is not None:
-                outcome = preferred(asked, view, policy, outcome).outcome
-            builder = AllocationBuilder(asked.question, outcome, self.new_share_id)
+                outcome = choose_devices(query, view, policy, outcome).outcome
+            builder = AllocationBuilder(query.compiled, outcome, self.new_share_id)
             return Plan(node, steps, view, builder.build)
-        return self._refusal(asked, node, verdict, steps, claims)
+        return self._refusal(query, node, result, steps, claims)
 
     def plan_nodes(
         self,
@@ -334,22 +354,22 @@ class World:
         With `first`, stop after so many feasible nodes. With `policy`, devices are chosen by it
         and the best nodes come first. Raises AllocationError as `plan`.
         """
-        asked = self._ask(claims)
-        survey = Survey(asked, self.view, self.new_share_id, first=first, budget=budget, total=total)
+        query = self._query(claims)
+        sweep = NodeSweep(query, self.view, self.new_share_id, first=first, budget=budget, total=total)
 
-        def fail(node: str, verdict: Verdict) -> AllocationError:
-            assert verdict.fatal is not None
-            return _error(verdict.fatal, self.view(node), claims)
+        def fail(node: str, result: CachedResult) -> AllocationError:
+            assert result.fatal is not None
+            return _error(result.fatal, self.view(node), claims)
 
         if first is None or nodes is None or isinstance(nodes, Sequence):
-            survey.ask_all(list(self._nodes if nodes is None else nodes), fail)
+            sweep.ask_all(list(self._nodes if nodes is None else nodes), fail)
         else:
-            survey.ask_each(nodes, fail)
-        plans = survey.plans
+            sweep.ask_each(nodes, fail)
+        plans = sweep.plans
         if policy is not None and policy.node is not None:
-            plans = self._preferred(asked, plans, policy)
-        refusals = Refusals(survey, lambda node, v: self._refusal(asked, node, v, 0, claims))
-        return NodePlans(tuple(plans), refusals, survey.steps, survey.gave_up())
+            plans = self._by_policy(query, plans, policy)
+        refusals = Refusals(sweep, lambda node, v: self._refusal(query, node, v, 0, claims))
+        return NodePlans(tuple(plans), refusals, sweep.steps, sweep.gave_up())
 
     def explain(self, claims: Sequence[ResourceClaim], nodes: Iterable[str] | None = None) -> Explanation:
         """Say where the claims fit and, per request, why not elsewhere; never raises AllocationError."""
@@ -379,38 +399,70 @@ class World:
         found = self._views.get(node)
         if found is None:
             known = self._nodes.get(node) or Node(metadata=ObjectMeta(name=node))
-            records = {**self._pools_by_node.get(node, {}), **self._pools_for_many}
+            records = {**self._pools_by_node.get(node, {}), **self._pools_without_node}
             views = [record.view_for(known) for record in records.values()]
             found = NodeView(known, [view for view in views if view is not None])
             self._views[node] = found
-            self._ground.group(found)
+            self._baseline.group(found)
             for pool in found.pools:
                 pool.prepare()
         return found
 
-    def _ask(self, claims: Sequence[ResourceClaim]) -> Asked:
+    # --- summaries for node policies ---------------------------------------------
+
+    def free_devices(self, node: str) -> tuple[int, ...]:
+        """Return the free thousandths of all devices of a node, by position."""
+        return free_devices(self.view(node))
+
+    def attributes_read(self, claims: Sequence[ResourceClaim]) -> tuple[str, ...] | None:
+        """Return the attributes that the selectors and constraints of claims read; None means: any."""
+        return self._query(claims).compiled.reads
+
+    def hardware_of(self, node: str, reads: Sequence[str] | None) -> Hashable:
+        """Return a key that is equal for nodes whose devices look the same to selectors that read these."""
+        return tuple(
+            [
+                (pool.structure, *((pool.all_attributes(),) if reads is None else map(pool.column, reads)))
+                for pool in self.view(node).pools
+            ]
+        )
+
+    def footprints(self, node: str, claims: Sequence[ResourceClaim]) -> tuple[RequestFootprint, ...] | None:
+        """Return what each request takes of the devices of a node; None where a summary cannot tell."""
+        return footprints(self._query(claims), self.view(node))
+
+    @property
+    def change_log(self) -> ChangeLog:
+        """Return the log of nodes whose devices changed; another log means: any may have."""
+        return self._change_log
+
+    def _query(self, claims: Sequence[ResourceClaim]) -> CachedQuery:
         key = b"\n".join([msgspec.json.encode(claim.spec) for claim in claims])
-        asked = self._questions.get(key)
-        if asked is None:
+        query = self._queries.get(key)
+        if query is None:
             self._compile_in_time(claims)
-            if len(self._questions) >= _MOST_QUESTIONS:
-                self._questions.clear()
-            question = Question(
+            if len(self._queries) >= _MOST_QUERIES:
+                self._queries.clear()
+            compiled = CompiledClaims(
                 [claim.spec for claim in claims],
                 self.gates,
                 self._classes,
                 self._selector,
                 self._derivation,
             )
-            asked = self._questions[key] = Asked(
-                question, self._grouping(question.reads), self._is_late, self.pace
+            query = self._queries[key] = CachedQuery(
+                compiled,
+                self._node_classes(compiled.reads),
+                self._is_late,
+                self.evaluation_budget,
+                self._matches,
             )
-        asked.grouping.catch_up(self._journal)
-        return asked
+        query.node_classes.catch_up(self._change_log)
+        return query
 
     def _compile_in_time(self, claims: Sequence[ResourceClaim]) -> None:
         """Leave it to the caller if the expressions of claims take long to compile. Raises PendingWork."""
-        if self.pace.room is None:
+        if self.evaluation_budget.room is None:
             return
         missing = [
             (text, is_derived)
@@ -422,7 +474,8 @@ class World:
 
     def _compile(self, expressions: Sequence[tuple[str, bool]]) -> None:
         made = [
-            (Derivation if is_derived else Selector)(text, self.features) for text, is_derived in expressions
+            (Derivation if is_derived else Selector)(text, self.features, self._verdicts)
+            for text, is_derived in expressions
         ]
         # All of a claim or nothing: else those kept first could make room for the last.
         self._keep(*made)
@@ -432,19 +485,19 @@ class World:
             elif isinstance(expression, Derivation):
                 self._derivations[expression.text] = expression
 
-    def _grouping(self, reads: tuple[str, ...] | None) -> Grouping:
-        found = self._groupings.get(reads)
+    def _node_classes(self, reads: tuple[str, ...] | None) -> NodeClasses:
+        found = self._node_classes_by_reads.get(reads)
         if found is None:
-            if len(self._groupings) >= _MOST_GROUPINGS:
-                # Questions keep theirs; forgetting them only makes the next ones start anew.
-                self._groupings.clear()
-            found = self._groupings[reads] = Grouping(self._ground, reads)
+            if len(self._node_classes_by_reads) >= _MOST_NODE_CLASSES:
+                # Queries keep theirs; forgetting them only makes the next ones start anew.
+                self._node_classes_by_reads.clear()
+            found = self._node_classes_by_reads[reads] = NodeClasses(self._baseline, reads)
         return found
 
     def _selector(self, text: str) -> Selector:
         found = self._selectors.get(text)
         if found is None:
-            found = Selector(text, self.features)
+            found = Selector(text, self.features, self._verdicts)
             self._keep(found)
             self._selectors[text] = found
         return found
@@ -452,48 +505,48 @@ class World:
     def _derivation(self, text: str) -> Derivation:
         found = self._derivations.get(text)
         if found is None:
-            found = Derivation(text, self.features)
+            found = Derivation(text, self.features, self._verdicts)
             self._keep(found)
             self._derivations[text] = found
         return found
 
     def _keep(self, *expressions: Expression) -> None:
-        """Forget all expressions if more of them would take too much memory; questions keep theirs."""
-        n_nodes = sum(each.program.n_nodes if each.program else 1 for each in expressions)
-        if self._n_nodes + n_nodes > _MOST_NODES:
+        """Forget all expressions if more of them would take too much memory; queries keep theirs."""
+        n_characters = sum(max(len(each.text), _LEAST_CHARACTERS) for each in expressions)
+        if self._n_characters + n_characters > _MOST_CHARACTERS:
             self._selectors.clear()
             self._derivations.clear()
-            self._n_nodes = 0
-        self._n_nodes += n_nodes
+            self._n_characters = 0
+        self._n_characters += n_characters
 
     # --- answers ---------------------------------------------------------------
 
     def _refusal(
-        self, asked: Asked, node: str, verdict: Verdict, steps: int, claims: Sequence[ResourceClaim]
+        self, query: CachedQuery, node: str, result: CachedResult, steps: int, claims: Sequence[ResourceClaim]
     ) -> Unsatisfied:
-        outcome = verdict.outcome
+        outcome = result.outcome
         assert outcome is not None
         view = self.view(node)
         return Unsatisfied(
             node,
             steps or outcome.steps,
-            lambda: explain_node(self.ledger, asked, view, [claim_label(claim) for claim in claims]),
+            lambda: explain_node(self.ledger, query, view, [claim_label(claim) for claim in claims]),
             error=INVALID_POOLS if view.has_invalid and not outcome.gave_up else None,
             gave_up=outcome.gave_up,
         )
 
-    def _preferred(self, asked: Asked, plans: Iterable[Plan], policy: Policy) -> list[Plan]:
+    def _by_policy(self, query: CachedQuery, plans: Iterable[Plan], policy: Policy) -> list[Plan]:
         """Choose the devices anew by the policy, and put the best nodes first."""
         scored: list[tuple[float, Plan]] = []
         builders: dict[int, AllocationBuilder] = {}  # by identity: equal nodes share one outcome
         for plan in plans:
             view = self.view(plan.node)
-            verdict, _ = asked.verdict(view, 0)
-            assert verdict.outcome is not None
-            found = preferred(asked, view, policy, verdict.outcome)
+            result, _ = query.result(view, 0)
+            assert result.outcome is not None
+            found = choose_devices(query, view, policy, result.outcome)
             builder = builders.get(id(found))
             if builder is None:
-                builder = AllocationBuilder(asked.question, found.outcome, self.new_share_id)
+                builder = AllocationBuilder(query.compiled, found.outcome, self.new_share_id)
                 builders[id(found)] = builder
             scored.append((-found.score, Plan(plan.node, plan.steps, view, builder.build)))
         scored.sort(key=itemgetter(0))

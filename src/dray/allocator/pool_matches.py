@@ -1,9 +1,9 @@
-"""What one pool means to one question, apart from what is in use.
+"""Which devices of a pool match the subrequests of compiled claims, apart from what is in use.
 
-For each wish: which devices it selects, which it cannot take for good (taints, gates,
+For each subrequest: which devices it selects, which it cannot take for good (taints, gates,
 capacities too small by themselves), on which looking at them is an error, how much
 of the capacities it needs; and for each constraint the value every device brings.
-A part depends only on the pool's structure and on the attributes the question reads,
+Matches depend only on the pool's structure and on the attributes the query reads,
 so all pools that are equal in these share one.
 
 Values in constraints are sets: a plain value is a set of one. "All match" is then a
@@ -18,12 +18,12 @@ from collections.abc import Iterable
 
 from dray import cel
 from dray.allocator.capacity import AmountError, Need, need_of
-from dray.allocator.devices import DeviceFacts, find_attribute, is_odd
+from dray.allocator.compiled_claims import CompiledClaims, ConstraintSpec, Fatal, SelectorUse, Subrequest
+from dray.allocator.device_facts import DeviceFacts, find_attribute, is_odd
 from dray.allocator.errors import CapacityError, SelectorError
+from dray.allocator.expressions import Derivation
 from dray.allocator.gates import Gates
 from dray.allocator.pools import PoolView
-from dray.allocator.requests import ConstraintSpec, Fatal, Question, SelectorUse, Wish
-from dray.allocator.selection import Derivation
 from dray.api.resource import DeviceAttribute, DeviceTaint, DeviceToleration
 from dray.devices import DeviceId, tolerates
 
@@ -32,8 +32,8 @@ Value = frozenset[object]  # elements are (kind, value)
 OPTIONAL_OPERATIONS = "DRAOptionalNodeOperations"  # declared by nodes whose kubelet can skip
 
 
-class WishPart:
-    """One wish on one pool; bits are devices of the pool."""
+class SubrequestMatches:
+    """One subrequest on one pool; bits are devices of the pool."""
 
     __slots__ = ("fatal", "matched", "needs", "operations", "tainted", "uncountable", "unsuitable")
 
@@ -47,40 +47,45 @@ class WishPart:
         self.needs: dict[int, Need] = {}  # bit -> what would be taken
 
 
-class PoolPart:
-    """All wishes and constraints of a question on one pool."""
+class PoolMatches:
+    """All subrequests and constraints of a query on one pool."""
 
-    __slots__ = ("consumers", "number", "shared", "twins", "values", "wanted", "wishes")
+    __slots__ = ("consumers", "number", "shared", "subrequests", "symmetry_classes", "values", "wanted")
 
-    def __init__(self, number: int, question: Question, view: PoolView) -> None:
-        self.number = number  # equal parts have equal numbers
-        gates = question.gates
+    def __init__(self, number: int, compiled: CompiledClaims, view: PoolView) -> None:
+        self.number = number  # equal matches have equal numbers
+        gates = compiled.gates
         self.shared = _mask(gates.shares and d.is_shared for d in view.devices)
         self.consumers = _mask(bool(d.consumes) for d in view.devices)
         odd = _odd_devices(view)
-        self.wishes = [_wish_part(wish, view, gates, odd) for wish in question.wishes]
-        self.wanted = 0  # devices that some wish looks at
-        for part in self.wishes:
-            self.wanted |= part.matched | _mask_of(part.fatal)
-        # (constraint, wish) -> bit -> value, None where the device cannot join, Fatal where looking raises
+        self.subrequests = [
+            _subrequest_matches(subrequest, view, gates, odd) for subrequest in compiled.subrequests
+        ]
+        self.wanted = 0  # devices that some subrequest looks at
+        for matches in self.subrequests:
+            self.wanted |= matches.matched | _mask_of(matches.fatal)
+        # (constraint, subrequest) -> bit -> value, None where the device cannot join, Fatal where looking raises
         self.values: dict[tuple[int, int], list[Value | Fatal | None]] = {}
-        for wish in question.wishes:
-            for number_of in wish.constraints:
-                constraint = question.constraints[number_of]
-                self.values[number_of, wish.number] = _values(constraint, wish, view, gates)
-        self.twins = [self._twin_key(view, bit) for bit in range(len(view.devices))]
+        for subrequest in compiled.subrequests:
+            for number_of in subrequest.constraints:
+                constraint = compiled.constraints[number_of]
+                self.values[number_of, subrequest.number] = _values(constraint, subrequest, view, gates)
+        self.symmetry_classes = [self._symmetry_key(view, bit) for bit in range(len(view.devices))]
 
-    def _twin_key(self, view: PoolView, bit: int) -> tuple[object, ...]:
-        """Return a key equal for devices that no wish and no constraint can tell apart."""
+    def _symmetry_key(self, view: PoolView, bit: int) -> tuple[object, ...]:
+        """Return a key equal for devices that no subrequest and no constraint can tell apart."""
         mask = 1 << bit
         rows = tuple(
             [
                 (
-                    bool(part.matched & mask),
-                    bit in part.fatal,
-                    bool((part.tainted | part.operations | part.uncountable | part.unsuitable) & mask),
+                    bool(matches.matched & mask),
+                    bit in matches.fatal,
+                    bool(
+                        (matches.tainted | matches.operations | matches.uncountable | matches.unsuitable)
+                        & mask
+                    ),
                 )
-                for part in self.wishes
+                for matches in self.subrequests
             ]
         )
         values = tuple(
@@ -98,18 +103,18 @@ def _odd_devices(view: PoolView) -> set[int]:
     }
 
 
-def unevaluated_cost(question: Question, view: PoolView) -> int:
-    """Return what the slow expressions of a question may cost on a pool, as far as they are not known.
+def unevaluated_cost(compiled: CompiledClaims, view: PoolView) -> int:
+    """Return what the slow expressions of a query may cost on a pool, as far as they are not known.
 
     A selector after one that is not known does not count: it may not be looked at.
     """
-    if not question.has_slow_expressions:
+    if not compiled.has_slow_expressions:
         return 0
     cost, odd = 0, _odd_devices(view)
-    for wish in question.wishes:
-        derived = _slow_derivations(question, wish)
+    for subrequest in compiled.subrequests:
+        derived = _slow_derivations(compiled, subrequest)
         for bit, facts in enumerate(view.devices):
-            for use in wish.selectors:
+            for use in subrequest.selectors:
                 verdict = use.selector.known(facts, alone=bit in odd)
                 if verdict is None:
                     cost += use.selector.price
@@ -119,20 +124,30 @@ def unevaluated_cost(question: Question, view: PoolView) -> int:
     return cost
 
 
-def evaluate_expressions(question: Question, view: PoolView) -> None:
-    """Evaluate what `unevaluated_cost` counts; the expressions remember the results."""
+def evaluate_expressions(compiled: CompiledClaims, view: PoolView) -> None:
+    """Evaluate what `unevaluated_cost` counts; the expressions remember the results.
+
+    Expression by expression, not device by device: the programs of all may not be at hand at once.
+    """
     odd = _odd_devices(view)
-    for wish in question.wishes:
-        derived = _slow_derivations(question, wish)
-        for bit, facts in enumerate(view.devices):
-            _selected(wish.selectors, facts, alone=bit in odd)
-            for derivation in derived:
+    for subrequest in compiled.subrequests:
+        left = list(enumerate(view.devices))
+        for use in subrequest.selectors:
+            left = [
+                (bit, facts) for bit, facts in left if use.selector.verdict(facts, alone=bit in odd) is True
+            ]
+        for derivation in _slow_derivations(compiled, subrequest):
+            for facts in view.devices:
                 derivation.value(facts)
 
 
-def _slow_derivations(question: Question, wish: Wish) -> list[Derivation]:
-    names = [question.constraints[number].attribute for number in wish.constraints]
-    return [wish.derived[name] for name in names if name in wish.derived and wish.derived[name].is_slow]
+def _slow_derivations(compiled: CompiledClaims, subrequest: Subrequest) -> list[Derivation]:
+    names = [compiled.constraints[number].attribute for number in subrequest.constraints]
+    return [
+        subrequest.derived[name]
+        for name in names
+        if name in subrequest.derived and subrequest.derived[name].is_slow
+    ]
 
 
 def _mask(flags: Iterable[bool]) -> int:
@@ -150,56 +165,60 @@ def _mask_of(bits: Iterable[int]) -> int:
     return mask
 
 
-# --- wishes -------------------------------------------------------------------
+# --- subrequests -------------------------------------------------------------------
 
 
-def _wish_part(wish: Wish, view: PoolView, gates: Gates, odd: set[int]) -> WishPart:
-    part = WishPart()
-    if wish.problem is not None:
-        return part
+def _subrequest_matches(
+    subrequest: Subrequest, view: PoolView, gates: Gates, odd: set[int]
+) -> SubrequestMatches:
+    matches = SubrequestMatches()
+    if subrequest.problem is not None:
+        return matches
     for bit, facts in enumerate(view.devices):
         mask = 1 << bit
         if facts.device.binding_conditions and not gates.conditions:
             continue
-        selected = _selected(wish.selectors, facts, alone=bit in odd)
+        selected = _selected(subrequest.selectors, facts, alone=bit in odd)
         if isinstance(selected, Fatal):
-            part.fatal[bit] = selected
+            matches.fatal[bit] = selected
             continue
         if not selected or not view.node_match & mask:
             continue
-        part.matched |= mask
-        if gates.taints and facts.taints and not _tolerated(facts.taints, wish.tolerations):
-            part.tainted |= mask
+        matches.matched |= mask
+        if gates.taints and facts.taints and not _tolerated(facts.taints, subrequest.tolerations):
+            matches.tainted |= mask
         if facts.resource_slice.spec.skip_node_operations:
-            part.operations |= mask
+            matches.operations |= mask
         if facts.consumes and not gates.partitionable:
-            part.uncountable |= mask
+            matches.uncountable |= mask
         if gates.shares:
-            _weigh(part, wish, facts, bit, gates)
-    return part
+            _weigh(matches, subrequest, facts, bit, gates)
+    return matches
 
 
-def _weigh(part: WishPart, wish: Wish, facts: DeviceFacts, bit: int, gates: Gates) -> None:
+def _weigh(
+    matches: SubrequestMatches, subrequest: Subrequest, facts: DeviceFacts, bit: int, gates: Gates
+) -> None:
     if facts.capacity is None:
-        if wish.amounts:
-            part.unsuitable |= 1 << bit
+        if subrequest.amounts:
+            matches.unsuitable |= 1 << bit
         return
     try:
-        need = need_of(wish.amounts, facts.capacity, fractional=gates.fractional)
+        need = need_of(subrequest.amounts, facts.capacity, fractional=gates.fractional)
     except AmountError as error:
-        part.fatal[bit] = _capacity_fatal(wish, error)
+        matches.fatal[bit] = _capacity_fatal(subrequest, error)
         return
     if need is None or not need.fits(facts.capacity):
-        part.unsuitable |= 1 << bit
+        matches.unsuitable |= 1 << bit
     else:
-        part.needs[bit] = need
+        matches.needs[bit] = need
 
 
-def _capacity_fatal(wish: Wish, error: AmountError) -> Fatal:
+def _capacity_fatal(subrequest: Subrequest, error: AmountError) -> Fatal:
     def text(claim: str, device: DeviceId | None) -> str:
         # "All" names the bare device, because upstream does.
-        named = device.device if device and wish.wants_all else device
-        return f"claim {claim}, request {wish.name}: checking capacity for device {named}: {error}"
+        named = device.device if device and subrequest.wants_all else device
+        return f"claim {claim}, request {subrequest.name}: checking capacity for device {named}: {error}"
 
     return Fatal(CapacityError, text, error)
 
@@ -242,9 +261,9 @@ def _tolerated(taints: tuple[DeviceTaint, ...], tolerations: list[DeviceTolerati
 
 
 def _values(
-    constraint: ConstraintSpec, wish: Wish, view: PoolView, gates: Gates
+    constraint: ConstraintSpec, subrequest: Subrequest, view: PoolView, gates: Gates
 ) -> list[Value | Fatal | None]:
-    derivation = wish.derived.get(constraint.attribute)
+    derivation = subrequest.derived.get(constraint.attribute)
     values: list[Value | Fatal | None] = []
     for bit, facts in enumerate(view.devices):
         attribute: DeviceAttribute | Exception | None
