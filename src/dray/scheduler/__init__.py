@@ -1,10 +1,11 @@
-"""Pods + nodes + allocator → a placement, or the reasons why there is none.
+"""`decide(pod, snapshot) -> Decision`: where a pod goes, with which devices, or why not.
 
-The door of the room. All of it is pure: time comes in as an argument, nothing here
-reads a clock, a socket or a file. docs/scheduler.md tells the story.
+The package is pure: time comes in as an argument, nothing here reads a clock, a socket or a file. Use it through the names
+exported here; docs/scheduler.md explains how it works.
 """
 
 from dray.api.well_known import CLAIM_FINALIZER as FINALIZER
+from dray.scheduler.alternatives import Alternative, place_by_alternatives
 from dray.scheduler.amounts import pod_requests
 from dray.scheduler.claims import (
     Binding,
@@ -19,8 +20,11 @@ from dray.scheduler.claims import (
     may_deallocate,
     may_have_conditions,
 )
-from dray.scheduler.devices import Booking, Devices, kind_of
+from dray.scheduler.cluster_snapshot import ClusterSnapshot, SchedulerProfile
+from dray.scheduler.deciding import Decision, Placed, ReleaseFirst, decide, is_being_preempted_for
+from dray.scheduler.devices import Devices, Reservation, claims_equivalence_key
 from dray.scheduler.extended import (
+    IN_MEMORY_NAME,
     ExtendedResources,
     choose_special,
     serves,
@@ -32,62 +36,72 @@ from dray.scheduler.extended import (
 from dray.scheduler.gangs import (
     GangPlacement,
     Member,
-    group_key,
     missing_members,
     place_gang,
     pods_to_start,
     start_gang,
 )
-from dray.scheduler.neighbours import Neighbours
+from dray.scheduler.group_keys import group_key
+from dray.scheduler.inter_pod_affinity import InterPodAffinity
 from dray.scheduler.nodeallocatable import Footprint, extra_in_status, footprint
-from dray.scheduler.placing import Placement, Placer, Unplaceable
-from dray.scheduler.preemption import Preemption, may_preempt, plan_preemption
-from dray.scheduler.queue import Entry, Help, SchedulingQueue, Wish
+from dray.scheduler.outcomes import Placement, Preemption, Unplaceable
+from dray.scheduler.placing import Placer
+from dray.scheduler.preemption import may_preempt, plan_preemption
+from dray.scheduler.queue import Entry, Hint, QueueingHint, SchedulingQueue
 from dray.scheduler.shape import PodShape, shape_of
 from dray.scheduler.state import ClusterState, NodeState, PodUse
-from dray.scheduler.ways import Way, place_by_ways
+from dray.scheduler.verification import AllocationVerifier
 
 __all__ = [
     "FINALIZER",
+    "IN_MEMORY_NAME",
+    "AllocationVerifier",
+    "Alternative",
     "Binding",
-    "Booking",
+    "ClusterSnapshot",
     "ClusterState",
+    "Decision",
     "Devices",
     "Entry",
     "ExtendedResources",
     "Footprint",
     "GangPlacement",
-    "Help",
+    "Hint",
+    "InterPodAffinity",
     "Member",
-    "Neighbours",
     "NodeState",
     "NotReady",
+    "Placed",
     "Placement",
     "Placer",
     "PodClaims",
     "PodShape",
     "PodUse",
     "Preemption",
+    "QueueingHint",
+    "ReleaseFirst",
+    "Reservation",
+    "SchedulerProfile",
     "SchedulingQueue",
     "Unplaceable",
-    "Way",
-    "Wish",
     "choose_special",
     "claim_keys",
+    "claims_equivalence_key",
+    "decide",
     "extra_in_status",
     "footprint",
     "gather_claims",
     "group_key",
     "has_binding_conditions",
+    "is_being_preempted_for",
     "is_bound_to_nodes",
     "is_reserved_for",
     "judge_binding",
-    "kind_of",
     "may_deallocate",
     "may_have_conditions",
     "may_preempt",
     "missing_members",
-    "place_by_ways",
+    "place_by_alternatives",
     "place_gang",
     "plan_preemption",
     "pod_requests",

@@ -1,12 +1,12 @@
 """Where claims fit, remembering where they did not.
 
-A thin layer over the allocator's `World`. Taking a device can only make things
+A thin layer over the allocator's `Allocator`. Taking a device can only make things
 worse for others, so a refusal stays true until something is *freed* or published on
-that node. For each kind of claims (equal specs) we keep the set of nodes known to
+that node. For each equivalence class of claims (equal specs) we keep the set of nodes known to
 refuse them; an event clears the bits of just those nodes it can help. The last free
 device of 5,000 nodes is then found by asking one node, not 5,000.
 
-Invariant: a bit in a refusal set means `World.plan` would refuse that node now.
+Invariant: a bit in a refusal set means `Allocator.plan` would refuse that node now.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dray.allocator import AllocationError, NodePlans, PendingWork, Plan, Policy, Undo, World
+from dray.allocator import AllocationError, Allocator, NodePlans, PendingWork, Plan, Policy, Undo
 from dray.api.core import Node
 from dray.api.resource import (
     AllocationResult,
@@ -38,7 +38,7 @@ _MAX_KINDS = 64
 Pool = tuple[str, str]  # driver, pool name
 
 
-def kind_of(claims: Sequence[ResourceClaim]) -> bytes:
+def claims_equivalence_key(claims: Sequence[ResourceClaim]) -> bytes:
     """Return a key that is equal for claims which ask for the same."""
     return b"\n".join(_encode(claim.spec) for claim in claims)
 
@@ -60,8 +60,8 @@ class _Reach:
         return None if None in names else {name for name in names if name is not None}
 
 
-class Booking:
-    """An allocation in flight; end it with exactly one of the two."""
+class Reservation:
+    """An allocation that is being written; end it with exactly one of the two."""
 
     __slots__ = ("_devices", "_undo", "allocation")
 
@@ -69,7 +69,7 @@ class Booking:
         self._devices, self.allocation, self._undo = devices, allocation, undo
 
     def settle(self, allocation: AllocationResult) -> bool:
-        """The claim came back allocated: its own booking stands in. Returns whether it is the expected one."""
+        """The claim came back allocated: its own reservation stands in. Returns whether it is the expected one."""
         if allocation.devices.results == self.allocation.devices.results:
             self._undo()
             return True
@@ -83,10 +83,10 @@ class Booking:
 
 
 class Devices:
-    """The device side of placing: hardware, bookings, plans."""
+    """The device side of placing: hardware, reservations, plans."""
 
-    def __init__(self, world: World, state: ClusterState) -> None:
-        self.world = world
+    def __init__(self, allocator: Allocator, state: ClusterState) -> None:
+        self.allocator = allocator
         self._state = state
         self._refusals: OrderedDict[bytes, _Refusals] = OrderedDict()
         self._reach: dict[Pool, _Reach] = {}
@@ -100,23 +100,23 @@ class Devices:
 
     def set_slice(self, resource_slice: ResourceSlice) -> None:
         """Publish devices; the nodes of the pool may fit again."""
-        self.world.set_slice(resource_slice)
+        self.allocator.set_slice(resource_slice)
         name, spec = resource_slice.metadata.name, resource_slice.spec
         pool = (spec.driver, spec.pool.name)
         before = self._pool_by_slice.get(name)
         if before is not None and before != pool:
             self.delete_slice(name)
-            self.world.set_slice(resource_slice)
+            self.allocator.set_slice(resource_slice)
         self._pool_by_slice[name] = pool
         self._reach.setdefault(pool, _Reach()).node_by_slice[name] = spec.node_name or None
-        self._hope(pool)
+        self._forget_refusals(pool)
 
     def delete_slice(self, name: str) -> None:
         """Withdraw devices. A pool can become whole by losing an obsolete slice, so nodes may fit again."""
-        self.world.delete_slice(name)
+        self.allocator.delete_slice(name)
         pool = self._pool_by_slice.pop(name, None)
         if pool is not None:
-            self._hope(pool)
+            self._forget_refusals(pool)
             reach = self._reach[pool]
             reach.node_by_slice.pop(name, None)
             if not reach.node_by_slice:
@@ -124,39 +124,39 @@ class Devices:
 
     def set_class(self, device_class: DeviceClass) -> None:
         """Offer a class."""
-        self.world.set_class(device_class)
-        self.hope_everywhere()
+        self.allocator.set_class(device_class)
+        self.forget_all_refusals()
 
     def delete_class(self, name: str) -> None:
         """Withdraw a class."""
-        self.world.delete_class(name)
-        self.hope_everywhere()
+        self.allocator.delete_class(name)
+        self.forget_all_refusals()
 
     def set_taint_rule(self, rule: DeviceTaintRule) -> None:
         """Taint devices (or other ones than before)."""
-        self.world.set_taint_rule(rule)
-        self.hope_everywhere()
+        self.allocator.set_taint_rule(rule)
+        self.forget_all_refusals()
 
     def delete_taint_rule(self, name: str) -> None:
         """Take a taint away."""
-        self.world.delete_taint_rule(name)
-        self.hope_everywhere()
+        self.allocator.delete_taint_rule(name)
+        self.forget_all_refusals()
 
     def set_node(self, node: Node) -> None:
         """Know a node; call after ClusterState.set_node."""
-        self.world.set_node(node)
-        self._hope_on(node.metadata.name)
+        self.allocator.set_node(node)
+        self._forget_refusals_on(node.metadata.name)
 
     def delete_node(self, name: str) -> None:
         """Forget a node; call before ClusterState.delete_node, because its bit is given to another."""
-        self.world.delete_node(name)
-        self._hope_on(name)
+        self.allocator.delete_node(name)
+        self._forget_refusals_on(name)
 
     # --- what is in use -------------------------------------------------------
 
     def set_claim(self, claim: ResourceClaim, before: ResourceClaim | None) -> bool:
         """Book what the claim holds; return whether devices were freed."""
-        self.world.set_claim(claim)
+        self.allocator.set_claim(claim)
         old = before.status.allocation if before is not None else None
         if old is None or old == claim.status.allocation:
             return False
@@ -165,28 +165,28 @@ class Devices:
 
     def delete_claim(self, claim: ResourceClaim) -> bool:
         """Unbook a claim; return whether devices were freed."""
-        self.world.delete_claim(claim.metadata.uid)
+        self.allocator.delete_claim(claim.metadata.uid)
         if claim.status.allocation is None:
             return False
         self.freed(claim.status.allocation)
         return True
 
-    def take(self, owner: str, allocation: AllocationResult) -> Booking:
-        """Book an allocation in flight for a claim (by uid), until it is confirmed or cancelled."""
-        return Booking(self, allocation, self.world.take(owner, allocation))
+    def take(self, owner: str, allocation: AllocationResult) -> Reservation:
+        """Reserve an allocation that is being written, until it is confirmed or cancelled; `owner` is the holder's name."""
+        return Reservation(self, allocation, self.allocator.take(owner, allocation))
 
     def freed(self, allocation: AllocationResult) -> None:
         """Expect the nodes that these devices serve to fit again."""
         for pool in {(result.driver, result.pool) for result in allocation.devices.results}:
-            self._hope(pool)
+            self._forget_refusals(pool)
 
     # --- forgetting refusals --------------------------------------------------
 
-    def _hope(self, pool: Pool) -> None:
+    def _forget_refusals(self, pool: Pool) -> None:
         reach = self._reach.get(pool)
         nodes = reach.nodes if reach is not None else set()
         if nodes is None:
-            self.hope_everywhere()
+            self.forget_all_refusals()
             return
         bits = 0
         for name in nodes:
@@ -195,7 +195,7 @@ class Devices:
                 bits |= known.bit
         self._clear(bits)
 
-    def _hope_on(self, node: str) -> None:
+    def _forget_refusals_on(self, node: str) -> None:
         known = self._state.nodes.get(node)
         if known is not None:
             self._clear(known.bit)
@@ -204,7 +204,7 @@ class Devices:
         for refusals in self._refusals.values():
             refusals.nodes &= ~bits
 
-    def hope_everywhere(self) -> None:
+    def forget_all_refusals(self) -> None:
         """Forget all refusals."""
         self._refusals.clear()
 
@@ -236,12 +236,12 @@ class Devices:
                 self._refusals.popitem(last=False)
         else:
             self._refusals.move_to_end(kind)
-        hopeful = nodes & ~refusals.nodes
+        candidates = nodes & ~refusals.nodes
         self.gave_up = False
-        if not hopeful:
+        if not candidates:
             return ()
-        answer: NodePlans = self.world.plan_nodes(
-            claims, self._names(hopeful, start), first=first, policy=policy
+        answer: NodePlans = self.allocator.plan_nodes(
+            claims, self._names(candidates, start), first=first, policy=policy
         )
         refused = 0
         for name in answer.refusals:  # names only: the refusals themselves are made when looked at
@@ -262,7 +262,7 @@ class Devices:
                 devices=DeviceClaim(requests=[DeviceRequest(name="warm", exactly=exactly)])
             )
             try:
-                self.world.plan_nodes([ResourceClaim(spec=spec)], names)
+                self.allocator.plan_nodes([ResourceClaim(spec=spec)], names)
             except (AllocationError, PendingWork):
                 continue  # a broken class is reported to those who use it, and a slow one waits for them
 

@@ -1,7 +1,7 @@
 """Say in one line why no node takes a pod: the counts per reason, the most common first.
 
     0/500 nodes: 480 have no device that matches "…productName == 'H200'" (found "H100");
-    20 have one, but it is in use (by default/train-7)
+    20 have all 8 matching devices in use (e.g. by default/train-7)
 
 Each node is counted once, under the first rule that it fails, in the order in which
 the rules are applied; so the counts add up to the number of nodes. Details that differ
@@ -14,16 +14,18 @@ an even sample is explained and the counts are projected; such counts carry a `~
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from dray.allocator import Explanation, Reason, RequestReasons
 from dray.api.core import Pod
 from dray.scheduler.claims import PodClaims, refusal_of_allocation
+from dray.scheduler.devices import Devices
+from dray.scheduler.inter_pod_affinity import InterPodAffinity
 from dray.scheduler.shape import PodShape
-from dray.scheduler.state import NodeState, static_refusal
-
-if TYPE_CHECKING:
-    from dray.scheduler.placing import Placer
+from dray.scheduler.state import ClusterState, NodeState
+from dray.scheduler.topology_spread import TopologySpread
+from dray.scheduler.volume_matching import volumes_of
+from dray.scheduler.volumes import VolumeState
 
 _MAX_REASONS = 6  # parts of the line; the rest is summed up
 _MAX_LENGTH = 1000  # of the whole line; events are cut at 1024
@@ -32,6 +34,16 @@ _MAX_EXPLAINED = 24  # nodes whose devices are looked at one by one
 
 # Words that follow the number of nodes: many, one.
 _VERBS = (("{have}", "have", "has"), ("{do}", "do", "does"), ("{are}", "are", "is"))
+
+
+class Rules(Protocol):
+    """By what nodes are judged; the placer has all of it."""
+
+    state: ClusterState
+    devices: Devices
+    affinity: InterPodAffinity
+    spread: TopologySpread
+    volumes: VolumeState
 
 
 class Tally:
@@ -70,19 +82,26 @@ class Tally:
 
 
 def explain_refusal(
-    placer: Placer, pod: Pod, shape: PodShape, claims: PodClaims, within: int | None = None
+    rules: Rules, pod: Pod, shape: PodShape, claims: PodClaims, within: int | None = None
 ) -> str:
     """Return the line; walks over all nodes (or those of a set)."""
-    state = placer.state
+    state = rules.state
     if not state.nodes:
         return "0/0 nodes: the cluster has no nodes"
-    judge = placer.neighbours.refusal(pod, shape)
+    volumes = volumes_of(rules.volumes, pod, shape)
+    if volumes is not None and volumes.problem:
+        return f"0/{len(state.nodes)} nodes: {volumes.problem}"
+    judges = (rules.affinity.refusal(pod, shape), rules.spread.refusal(pod, shape))
     tally = Tally()
     left = n_nodes = 0
     free_ports = state.with_free_ports(shape.ports) if shape.ports else state.all_nodes
     for node in state.in_set(state.all_nodes if within is None else within & state.all_nodes):
         n_nodes += 1
-        reason = _first_reason(node, pod, shape, claims, free_ports) or judge(node)
+        reason = state.static_refusal(pod, node) or _first_reason(node, shape, free_ports)
+        if reason is None and volumes is not None:
+            reason = volumes.refusal(node)
+        reason = reason or _refusal_of_claims(claims, node)
+        reason = reason or next((found for judge in judges if (found := judge(node))), None)
         if reason is None:
             left |= node.bit
         else:
@@ -92,22 +111,21 @@ def explain_refusal(
         step = max(1, -(-len(names) // _MAX_EXPLAINED))
         sample = names[::step]
         add_device_reasons(
-            tally, placer.devices.world.explain(claims.pending, sample), len(sample), len(names)
+            tally, rules.devices.allocator.explain(claims.pending, sample), len(sample), len(names)
         )
     return tally.line(n_nodes)
 
 
-def _first_reason(
-    node: NodeState, pod: Pod, shape: PodShape, claims: PodClaims, free_ports: int
-) -> str | None:
-    refusal = static_refusal(pod, node)
-    if refusal is not None:
-        return refusal
+def _first_reason(node: NodeState, shape: PodShape, free_ports: int) -> str | None:
     short = node.shortages(shape.requests)
     if short:
         return "{have} too many pods" if short[0] == "pods" else f"{{have}} insufficient {', '.join(short)}"
     if not node.bit & free_ports:
         return "{have} a host port of the pod in use"
+    return None
+
+
+def _refusal_of_claims(claims: PodClaims, node: NodeState) -> str | None:
     for claim in claims.allocated:
         refusal = refusal_of_allocation(claim, node.node)
         if refusal is not None:
@@ -151,18 +169,17 @@ def _story(requests: tuple[RequestReasons, ...]) -> tuple[str, str]:
     if worst.usable >= wanted:
         return f"{{have}} enough devices{where}, but not together", _others(worst.reasons)[1]
     what, example = _others(reason for reason in worst.reasons if reason.cause != "selector")
-    have = "one" if matching == 1 else str(matching)
+    devices = "device" if matching == 1 else "devices"
     if not what:
-        return f"{{have}} only {have} of the {wanted} devices wanted{where}", ""
-    it = (
-        "it is"
-        if matching == 1
-        else "they are"
-        if not worst.usable
-        else f"only {worst.usable} usable: others"
-    )
-    short = "" if matching >= wanted else f" of the {wanted} wanted"
-    return f"{{have}} {have}{short}{where}, but {it} {what}", example
+        return f"{{have}} only {matching} matching {devices} of the {wanted} wanted{where}", ""
+    short = "" if matching >= wanted else f" (of the {wanted} wanted)"
+    if worst.usable:
+        return (
+            f"{{have}} only {worst.usable} of {matching} matching {devices}{short}{where} free: the others are {what}",
+            example,
+        )
+    all_of = "the only" if matching == 1 else f"all {matching}"
+    return f"{{have}} {all_of} matching {devices}{short}{where} {what}", example
 
 
 def _selector(reasons: list[Reason]) -> tuple[str, str]:

@@ -7,15 +7,13 @@ scheduler makes one claim for the whole pod and allocates devices to it.
 
 Which containers share devices: ordinary init containers end before the others start, so
 they first use what longer-living containers after them will hold; only what is missing
-then is asked for in addition, once, for the hungriest of them.
+then is asked for in addition, once, for the largest of them.
 
 One claim per pod, requests named `container-<i>-request-<j>`: i counts init containers,
 then containers; j is the place of the resource among the container's sorted requests.
 
-The claim's own name follows from the pod's uid. So of several schedulers that work on one
-pod only one can make it, and the others go on with what they find: from then on it is a claim like
-any other, and whoever writes its allocation first decides. (kube-scheduler draws a name by lot and deletes what
-it finds; two of those would undo each other's work forever.)
+The claim's own name follows from the pod's uid, so a scheduler that takes over finds what its predecessor made
+and goes on with it.
 """
 
 from __future__ import annotations
@@ -163,13 +161,13 @@ def _serve_brief(
             mappings.append(_mapping(each, resource, each.request))
     if not missing:
         return None, mappings
-    hungriest = max(missing, key=lambda each: each.count)  # the first of equals
-    others = {each.request for each in missing} - {hungriest.request}
-    return hungriest, [
+    largest = max(missing, key=lambda each: each.count)  # the first of equals
+    others = {each.request for each in missing} - {largest.request}
+    return largest, [
         ContainerExtendedResourceRequest(
             container_name=each.container_name,
             resource_name=each.resource_name,
-            request_name=hungriest.request if each.request_name in others else each.request_name,
+            request_name=largest.request if each.request_name in others else each.request_name,
         )
         for each in mappings
     ]
@@ -194,7 +192,7 @@ def _claim(pod: Pod, requests: list[DeviceRequest]) -> ResourceClaim:
             name=IN_MEMORY_NAME,
             generate_name=f"{meta.name}-extended-resources-",
             namespace=meta.namespace,
-            uid=f"extended:{meta.uid}",  # stands for the claim in bookings until the server gives it a real one
+            uid=f"extended:{meta.uid}",  # stands for the claim in reservations until the server gives it a real one
             annotations={EXTENDED_CLAIM_ANNOTATION: "true"},
             owner_references=[owner],
         ),
@@ -220,7 +218,7 @@ def choose_special(
 ) -> tuple[ResourceClaim | None, list[ResourceClaim]]:
     """Of the claims made for a pod say which one to go on with, and which are left over.
 
-    Whoever looks at the same claims chooses the same one: what the pod's status names, else what has the
+    The order is: what the pod's status names, else what has the
     right name, else the oldest. One that is being deleted is of no use to anybody.
     """
     status = pod.status.extended_resource_claim_status

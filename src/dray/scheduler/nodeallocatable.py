@@ -5,7 +5,7 @@ or "using me costs 100 MiB per pod and 10 per container" (overhead). When a clai
 device, the pod's demand on the node grows accordingly, and the pod's status says by how
 much, so that kubelet and other schedulers count the same.
 
-Pod-level requests are a lid: where a pod names a total for a resource, the devices' share must
+Pod-level requests are an upper limit: where a pod names a total for a resource, the devices' share must
 fit under it together with the containers', and nothing is added.
 """
 
@@ -62,7 +62,7 @@ def footprint(pod: Pod, held: Held, device_of: DeviceOf) -> Footprint:
             continue
         if share.mapping and any(each.uid != pod.metadata.uid for each in claim.status.reserved_for):
             name = claim.metadata.name
-            return Footprint(problem=f"claim {name} stands for node resources and is in use by another pod")
+            return Footprint(problem=f"claim {name} maps to node resources and is reserved for another pod")
         containers = list(_users(pod, claim))
         for amounts, times in (
             (share.mapping, 1),
@@ -72,18 +72,18 @@ def footprint(pod: Pod, held: Held, device_of: DeviceOf) -> Footprint:
             for resource, amount in amounts.items():
                 total[resource] = total.get(resource, 0) + amount_of(resource, str(amount)) * times
         statuses.append(_status(claim, share, containers))
-    lid = container_requests(pod.spec.resources) if pod.spec.resources is not None else {}
+    pod_level = container_requests(pod.spec.resources) if pod.spec.resources is not None else {}
     extra = []
-    own = dict(_without_lid(pod)) if lid else {}
+    own = dict(_without_pod_level_requests(pod)) if pod_level else {}
     for resource, added in sorted(total.items()):
-        if resource not in lid:
+        if resource not in pod_level:
             extra.append((resource, added))
-        elif own.get(resource, 0) + added > amount_of(resource, lid[resource]):
-            return Footprint(problem=f"the pod's own limit of {resource} does not cover its devices")
+        elif own.get(resource, 0) + added > amount_of(resource, pod_level[resource]):
+            return Footprint(problem=f"the pod-level request for {resource} does not cover its devices")
     return Footprint(tuple(extra), tuple(sorted(statuses, key=lambda each: str(each["resourceClaimName"]))))
 
 
-def _without_lid(pod: Pod) -> Requests:
+def _without_pod_level_requests(pod: Pod) -> Requests:
     return pod_requests(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, resources=None)))
 
 
@@ -159,7 +159,7 @@ def extra_in_status(pod: Pod) -> Requests:
     """Read back what a bound pod's status says of its devices' demand."""
     if not pod.status.node_allocatable_resource_claim_statuses:
         return ()
-    lid = container_requests(pod.spec.resources) if pod.spec.resources is not None else {}
+    pod_level = container_requests(pod.spec.resources) if pod.spec.resources is not None else {}
     total: dict[str, int] = {}
     for status in pod.status.node_allocatable_resource_claim_statuses:
         times = len(status.get("containers") or ())
@@ -170,6 +170,6 @@ def extra_in_status(pod: Pod) -> Requests:
                 (each["name"], each.get("perContainer"), times),
             ]
         for resource, amount, count in entries:
-            if amount is not None and resource not in lid:
+            if amount is not None and resource not in pod_level:
                 total[resource] = total.get(resource, 0) + amount_of(resource, amount) * count
     return tuple(sorted(total.items()))

@@ -1,42 +1,43 @@
 """Which pods to evict so that a more important one fits: the cheapest minimal set.
 
-For each node that could take the pod if it were emptier, all less important pods are taken
-away on paper, together with the devices that only they hold. If the pod fits then, pods
-are put back one by one, the most important first, as long as it still fits; what stays
-away are the victims of that node. Over the nodes the cheapest set wins: fewest broken
-disruption budgets, then the lowest of the highest priorities, then the fewest pods.
+For each node that could take the pod if it were emptier, all less important victims (see `victims`) are removed
+tentatively, together with the devices that only they hold. If the pod fits then, they
+are put back one by one, the most important first, as long as it still fits; those that
+are not put back are evicted for that node. Over the nodes the cheapest set wins, as in kube-scheduler: fewest broken
+disruption budgets, then the lowest of the highest priorities, then the lowest sum of priorities, the fewest pods, the youngest.
 
 Devices that hang on the network may be held by pods of other nodes: those count as
 candidates too, where their claim is usable on the node in question.
+
+The nodes whose pods matter least come first, so a plan is good although the work is bounded: other decisions wait for it.
 
 Everything is done on the live state and undone before returning; nothing leaks out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dray.api.core import Pod, PodDisruptionBudget
-from dray.api.label_selectors import matches_labels
-from dray.api.resource import ResourceClaim
+from dray.api.core import Pod, PodDisruptionBudget, PodGroup
 from dray.scheduler.claims import PodClaims
-from dray.scheduler.placing import Placement, Placer
+from dray.scheduler.outcomes import Placement, Preemption
+from dray.scheduler.placing import Placer
 from dray.scheduler.shape import PodShape
 from dray.scheduler.state import NodeState, PodUse
+from dray.scheduler.tentative import ClaimsOf, Undo, without_pods
+from dray.scheduler.victims import (
+    LOWEST_PRIORITY,
+    Victim,
+    exceeded_budgets,
+    holds_roaming,
+    victims_below,
+)
 
 MAX_NODES = 64  # nodes looked at; a larger search costs more than it gains
-
-ClaimsOf = Callable[[str], Iterable[ResourceClaim]]  # pod uid -> claims reserved for it
-
-
-@dataclass(frozen=True, slots=True)
-class Preemption:
-    """Evict these pods and the node will take the preemptor."""
-
-    node: str
-    victims: tuple[PodUse, ...]
-    broken_budgets: int  # disruption budgets that this exceeds
+MAX_CANDIDATES = 300  # victims of one node, or with devices that it can use, the least important ones
+MAX_TRIALS = 1_200  # placements tried, after which no other node is looked at; some tens of milliseconds
+_REMOVALS_PER_TRIAL = 4  # as many pods are removed in the time that it takes to try a placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class _Context:
 
 
 def may_preempt(pod: Pod) -> bool:
-    """Whether the pod is allowed to push others aside."""
+    """Return whether the pod may evict others."""
     return pod.spec.preemption_policy != "Never"
 
 
@@ -61,133 +62,95 @@ def plan_preemption(
     claims: PodClaims,
     claims_of: ClaimsOf,
     budgets: Sequence[PodDisruptionBudget] = (),
+    groups: Mapping[str, PodGroup] | None = None,
 ) -> Preemption | None:
     """Return the cheapest minimal eviction that makes room, None when none does."""
-    if not may_preempt(pod) or not placer.state.has_less_important(pod.spec.priority or 0):
+    priority = pod.spec.priority or 0
+    if not may_preempt(pod) or not (groups or placer.state.has_less_important(priority)):
         return None
     context = _Context(placer, pod, shape, claims, claims_of, budgets)
-    priority = pod.spec.priority or 0
-    everywhere = [
-        use for use in placer.state.pods.values() if use.priority < priority and not use.is_terminating
-    ]
-    roaming = [use for use in everywhere if _holds_roaming(use, claims_of)] if claims.pending else []
-    best: tuple[tuple[int, int, int, int], Preemption] | None = None
+    everywhere = victims_below(placer.state, groups or {}, priority)
+    roaming = [each for each in everywhere if holds_roaming(each, claims_of)] if claims.pending else []
+    best: tuple[tuple[int, int, int, int], str, Preemption] | None = None
+    n_trials = 0
     for node, candidates in _promising(placer, pod, shape, everywhere, roaming):
+        if n_trials > MAX_TRIALS:
+            break
         found = _minimal(context, node, candidates)
+        n_trials += 1 + len(candidates) // _REMOVALS_PER_TRIAL + (len(candidates) if found is not None else 0)
         if found is None:
             continue
-        highest = max(use.priority for use in found.victims)
-        cost = (found.broken_budgets, highest, sum(use.priority for use in found.victims), len(found.victims))
-        if best is None or cost < best[0]:
-            best = (cost, found)
-    return best[1] if best else None
+        cost, started = _cost(found), _started(found.victims)
+        if best is None or cost < best[0] or (cost == best[0] and started > best[1]):
+            best = (cost, started, found)
+    return best[2] if best else None
 
 
-def _holds_roaming(use: PodUse, claims_of: ClaimsOf) -> bool:
-    """Whether a pod holds devices that pods on other nodes could use."""
-    return any(
-        claim.status.allocation is not None
-        and (
-            claim.status.allocation.node_selector is None
-            or not any(
-                term.match_fields for term in claim.status.allocation.node_selector.node_selector_terms
-            )
-        )
-        for claim in claims_of(use.uid)
-    )
+def _cost(found: Preemption) -> tuple[int, int, int, int]:
+    highest = max(use.priority for use in found.victims)
+    # Every pod counts, also one of negative priority: see LOWEST_PRIORITY.
+    total = sum(use.priority - LOWEST_PRIORITY for use in found.victims)
+    return found.broken_budgets, highest, total, len(found.victims)
+
+
+def _started(victims: Sequence[PodUse]) -> str:
+    """Return when the first of the most important victims started; later is cheaper."""
+    highest = max(use.priority for use in victims)
+    return Victim(tuple(use for use in victims if use.priority == highest), highest).started
 
 
 def _promising(
-    placer: Placer, pod: Pod, shape: PodShape, less_important: Sequence[PodUse], roaming: Sequence[PodUse]
-) -> Iterable[tuple[NodeState, list[PodUse]]]:
+    placer: Placer,
+    pod: Pod,
+    shape: PodShape,
+    less_important: Sequence[Victim],
+    roaming: Sequence[Victim],
+) -> Iterable[tuple[NodeState, list[Victim]]]:
     """Yield nodes that pass the static rules and hold less important pods, cheapest first."""
     state = placer.state
-    by_node: dict[str, list[PodUse]] = {}
-    for use in less_important:
-        by_node.setdefault(use.node, []).append(use)
+    by_node: dict[str, list[Victim]] = {}
+    for victim in less_important:
+        for name in dict.fromkeys(use.node for use in victim.uses):
+            by_node.setdefault(name, []).append(victim)
     allowed = state.passing_static(pod, shape.static_key)
     names = list(by_node) if not roaming else list(state.nodes)
     nodes = [state.nodes[name] for name in names if name in state.nodes and state.nodes[name].bit & allowed]
-    nodes.sort(key=lambda node: max((use.priority for use in by_node.get(node.name, ())), default=-(2**31)))
+    nodes.sort(
+        key=lambda node: max((each.priority for each in by_node.get(node.name, ())), default=LOWEST_PRIORITY)
+    )
     for node in nodes[:MAX_NODES]:
         here = by_node.get(node.name, [])
-        yield node, here + [use for use in roaming if use.node != node.name]
+        found = here + [each for each in roaming if each not in here]
+        if len(found) > MAX_CANDIDATES:
+            found = sorted(found, key=lambda each: each.priority)[:MAX_CANDIDATES]
+        yield node, found
 
 
-def _minimal(context: _Context, node: NodeState, candidates: list[PodUse]) -> Preemption | None:
-    """Take all candidates away, then put back as many as possible."""
-    away: dict[str, _Removed] = {}
+def _minimal(context: _Context, node: NodeState, candidates: list[Victim]) -> Preemption | None:
+    """Remove all candidates, then put back as many as possible."""
+    away: dict[Victim, Undo] = {}
     try:
-        for use in candidates:
-            away[use.uid] = _remove(context, use)
+        for victim in candidates:
+            away[victim] = without_pods(context.placer, victim.uses, context.claims_of)
         if not _fits(context, node):
             return None
-        exceeded = _exceeded_budgets(candidates, context.budgets)
+        exceeded = exceeded_budgets(candidates, context.budgets)
         # Pods that a budget protects are put back first, then the more important ones.
-        order = sorted(candidates, key=lambda use: (use.uid not in exceeded, -use.priority, use.key))
-        for use in order:
-            away.pop(use.uid).undo()
+        for victim in sorted(candidates, key=lambda each: (each not in exceeded, each.importance)):
+            away.pop(victim)()
             if not _fits(context, node):
-                away[use.uid] = _remove(context, use)
-        victims = tuple(use for use in order if use.uid in away)
-        if not victims:
+                away[victim] = without_pods(context.placer, victim.uses, context.claims_of)
+        evicted = sorted(away, key=lambda each: each.importance)
+        if not evicted:
             return None
-        return Preemption(node.name, victims, sum(use.uid in exceeded for use in victims))
+        uses = tuple(use for victim in evicted for use in victim.uses)
+        broken = sum(exceeded.get(victim, 0) for victim in evicted)
+        return Preemption(node.name, uses, broken, ((context.pod, node.name),))
     finally:
-        for removed in away.values():
-            removed.undo()
+        for put_back in reversed(away.values()):
+            put_back()
 
 
 def _fits(context: _Context, node: NodeState) -> bool:
     answer = context.placer.place(context.pod, context.shape, context.claims, within=node.bit)
     return isinstance(answer, Placement)
-
-
-class _Removed:
-    """A pod taken away on paper, with the devices that it alone holds."""
-
-    def __init__(self, context: _Context, use: PodUse, claims: list[ResourceClaim]) -> None:
-        self._context, self._use, self._claims = context, use, claims
-
-    def undo(self) -> None:
-        use, placer = self._use, self._context.placer
-        placer.state.assume(use.pod, use.node, use.shape, use.extra)
-        for claim in self._claims:
-            placer.devices.world.set_claim(claim)
-            # Refusals found while it was away may be too optimistic the other way round: none is
-            # recorded for fits, and a refusal with less in use is one with more in use, too.
-
-
-def _remove(context: _Context, use: PodUse) -> _Removed:
-    placer = context.placer
-    placer.state.forget(use.uid)
-    released = [
-        claim
-        for claim in context.claims_of(use.uid)
-        if claim.status.allocation is not None
-        and all(each.uid == use.uid for each in claim.status.reserved_for)
-    ]
-    for claim in released:
-        placer.devices.world.delete_claim(claim.metadata.uid)
-        allocation = claim.status.allocation
-        if allocation is not None:
-            placer.devices.freed(allocation)
-    return _Removed(context, use, released)
-
-
-def _exceeded_budgets(candidates: Sequence[PodUse], budgets: Sequence[PodDisruptionBudget]) -> set[str]:
-    """Return the pods whose eviction, in order of importance, would exceed a disruption budget."""
-    left = {id(budget): budget.status.disruptions_allowed for budget in budgets}
-    exceeded: set[str] = set()
-    for use in sorted(candidates, key=lambda each: -each.priority):
-        for budget in budgets:
-            if budget.metadata.namespace != use.namespace or not matches_labels(
-                budget.spec.selector, use.labels
-            ):
-                continue
-            if use.pod.metadata.name in (budget.status.disrupted_pods or {}):
-                continue
-            left[id(budget)] -= 1
-            if left[id(budget)] < 0:
-                exceeded.add(use.uid)
-    return exceeded

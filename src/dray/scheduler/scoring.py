@@ -2,15 +2,16 @@
 
 The defaults follow kube-scheduler: prefer nodes with more left (least allocated), with
 cpu and memory used in balance, without soft taints, with preferred labels, near wanted
-neighbours; and, for claims with alternatives, nodes that can give the earlier one.
-Each part is a number from 0 to 100 with kube-scheduler's weight.
+pods, spread evenly; and, for claims with alternatives, nodes that can give the earlier one.
+Each part is a number from 0 to 100 with kube-scheduler's weight. Preferences are scaled over the
+nodes that are compared, as there: the best gets 100, however small the weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dray.api.core import Pod
+from dray.api.core import NodeAffinity, Pod, PreferredSchedulingTerm
 from dray.api.resource import AllocationResult, ResourceClaim
 from dray.scheduler.amounts import CPU, MEMORY
 from dray.scheduler.selecting import PREFER_NO_SCHEDULE, matches_term, tolerates
@@ -19,7 +20,8 @@ from dray.scheduler.state import NodeState
 
 WEIGHT_TAINTS = 3.0
 WEIGHT_AFFINITY = 2.0
-WEIGHT_NEIGHBOURS = 2.0
+WEIGHT_INTER_POD_AFFINITY = 2.0
+WEIGHT_SPREAD = 2.0
 WEIGHT_DEVICES = 2.0
 MAX_ALTERNATIVES = 8  # entries of firstAvailable
 
@@ -34,34 +36,43 @@ def resource_score(shape: PodShape, node: NodeState) -> float:
     return (2.0 - cpu - memory) * 50.0 + (1.0 - abs(cpu - memory) / 2.0) * 100.0
 
 
-def taint_score(pod: Pod, node: NodeState) -> float:
-    """100 less 10 for every soft taint that the pod does not tolerate."""
-    taints = node.node.spec.taints
-    if not taints:
-        return 100.0
-    disliked = sum(
-        taint.effect == PREFER_NO_SCHEDULE
-        and not any(tolerates(each, taint) for each in pod.spec.tolerations)
-        for taint in taints
-    )
-    return max(0.0, 100.0 - 10.0 * disliked)
+def taint_scores(pod: Pod, nodes: Sequence[NodeState]) -> list[float]:
+    """Score nodes from 0 to 100: the fewer soft taints that the pod does not tolerate, the better."""
+    disliked = [
+        sum(
+            taint.effect == PREFER_NO_SCHEDULE
+            and not any(tolerates(each, taint) for each in pod.spec.tolerations)
+            for taint in node.node.spec.taints
+        )
+        for node in nodes
+    ]
+    most = max(disliked)
+    return [100.0 - 100.0 * each / most if most else 100.0 for each in disliked]
 
 
-def affinity_score(pod: Pod, node: NodeState) -> float:
-    """The weights of preferred node affinity terms that hold, at most 100."""
-    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-    if affinity is None:
-        return 0.0
-    total = sum(
-        each.weight
-        for each in affinity.preferred_during_scheduling_ignored_during_execution
-        if matches_term(each.preference, node.name, node.labels)
-    )
-    return float(min(total, 100))
+def affinity_scores(terms: Sequence[PreferredSchedulingTerm], nodes: Sequence[NodeState]) -> list[float]:
+    """Score nodes from 0 to 100 by the weights of preferred node affinity terms that hold, relative to the best."""
+    totals = [
+        sum(each.weight for each in terms if matches_term(each.preference, node.name, node.labels))
+        for node in nodes
+    ]
+    most = max(totals)
+    return [100.0 * each / most if most else 0.0 for each in totals]
+
+
+def preferred_terms(pod: Pod, added: NodeAffinity | None) -> list[PreferredSchedulingTerm]:
+    """Return the preferred node affinity of the pod, and of the profile."""
+    own = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    return [
+        term
+        for each in (added, own)
+        if each is not None
+        for term in each.preferred_during_scheduling_ignored_during_execution
+    ]
 
 
 def has_alternatives(claims: Sequence[ResourceClaim]) -> bool:
-    """Whether some request could be met in several ways."""
+    """Return whether some request has alternatives."""
     return any(request.first_available for claim in claims for request in claim.spec.devices.requests)
 
 

@@ -2,7 +2,7 @@
 
 Thousands of pods come from one template. Everything about them that decides where
 they fit is the same, so it is boiled down to a `PodShape`: hashable parts that serve
-as keys of caches (which nodes pass the static rules, which have room).
+as keys of caches (which nodes pass the static rules, which fit).
 
 `PodShape` is about the pod alone; claims are judged apart, because they live on
 their own (see `claims`).
@@ -19,6 +19,7 @@ from dray.api.meta import LabelSelectorRequirement
 from dray.scheduler.amounts import Requests, nominal_requests, pod_requests
 
 HostPort = tuple[str, int, str]  # protocol, port, address ("" and 0.0.0.0 mean: all)
+ClaimVolume = tuple[str, bool]  # name of a PersistentVolumeClaim, whether it is made for this pod (ephemeral)
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -37,11 +38,12 @@ class PodShape:
     spread: tuple[TopologySpreadConstraint, ...]  # DoNotSchedule
     soft_spread: tuple[TopologySpreadConstraint, ...]  # ScheduleAnyway
     has_preferences: bool  # preferred node affinity
+    volumes: tuple[ClaimVolume, ...]  # volumes that are claims
     key: bytes  # equal keys fit on the same nodes, as far as the pod alone decides
 
     @property
     def is_plain(self) -> bool:
-        """Whether other pods on the node do not matter, beyond the room they take."""
+        """Whether other pods on the node do not matter, beyond the resources they use."""
         return not (
             self.ports
             or self.affinity
@@ -70,8 +72,11 @@ def shape_of(pod: Pod, *, without: frozenset[str] = frozenset()) -> PodShape:
     static_key, ports = static_key_of(pod), host_ports(pod)
     parts: tuple[object, ...] = (requests, static_key, ports)
     if near or away or spread:
-        # Who counts as a neighbour depends on namespace and labels.
+        # Which pods count depends on namespace and labels.
         parts = (*parts, near, away, spread, pod.metadata.namespace, labels)
+    volumes = claim_volumes(pod)
+    if volumes:
+        parts = (*parts, pod.metadata.namespace, volumes)
     return PodShape(
         requests=requests,
         nominal=nominal_requests(pod, requests),
@@ -85,6 +90,7 @@ def shape_of(pod: Pod, *, without: frozenset[str] = frozenset()) -> PodShape:
         has_preferences=bool(
             node_affinity and node_affinity.preferred_during_scheduling_ignored_during_execution
         ),
+        volumes=volumes,
         key=_encode(parts),
     )
 
@@ -110,6 +116,17 @@ def host_ports(pod: Pod) -> tuple[HostPort, ...]:
             }
         )
     )
+
+
+def claim_volumes(pod: Pod) -> tuple[ClaimVolume, ...]:
+    """Return the PersistentVolumeClaims of the pod; that of an ephemeral volume is named after pod and volume."""
+    found: list[ClaimVolume] = []
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            found.append((volume.persistent_volume_claim.claim_name, False))
+        elif volume.ephemeral is not None:
+            found.append((f"{pod.metadata.name}-{volume.name}", True))
+    return tuple(found)
 
 
 def _required(affinity: PodAffinity | None) -> list[PodAffinityTerm]:

@@ -2,8 +2,8 @@
 
 The problem: a cluster has thousands of nodes, and Python cannot look at each of them
 for each pod. Theory of operation: a node is a small integer, a set of nodes is one
-Python int used as a bit set, and for every *kind* of question asked so far ("which
-nodes pass these static rules", "which have this much room") the answer is kept as a
+Python int used as a bit set, and for every distinct question asked so far ("which
+nodes pass these static rules", "which have this much free") the answer is kept as a
 set. When a node changes it becomes dirty in every kept answer, and only dirty bits
 are judged again when the question comes back. A burst of 2,500 equal pods over 500
 nodes therefore judges about one node a pod.
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from dray.api.core import Node, Pod
+from dray.api.meta import NodeSelector
 from dray.scheduler.amounts import CPU, MEMORY, PODS, Amounts, Requests, amounts_of
 from dray.scheduler.selecting import (
     UNSCHEDULABLE_TAINT,
@@ -32,7 +33,7 @@ _MAX_ANSWERS = 64  # kinds of questions whose answers are kept; the oldest go fi
 
 @dataclass(slots=True, eq=False)
 class PodUse:
-    """A pod that occupies room on a node, bound or assumed."""
+    """A pod that uses resources of a node, bound or assumed."""
 
     uid: str
     key: str  # namespace/name
@@ -70,7 +71,7 @@ class NodeState:
         """How much of a resource is left."""
         return self.allocatable.get(resource, 0) - self.used.get(resource, 0)
 
-    def has_room(self, requests: Requests) -> bool:
+    def fits(self, requests: Requests) -> bool:
         """Whether the requests fit beside what is here."""
         if len(self.pods) >= self.max_pods:
             return False
@@ -93,16 +94,17 @@ class _Answer:
 
 
 class ClusterState:
-    """All nodes and pods; the only mutable thing in this room."""
+    """All nodes and pods; updated change by change."""
 
-    def __init__(self) -> None:
+    def __init__(self, required_by_profile: NodeSelector | None = None) -> None:
+        self.required_by_profile = required_by_profile  # what every node must match, whatever the pod says
         self.nodes: dict[str, NodeState] = {}
         self.pods: dict[str, PodUse] = {}  # uid -> pod
         self._by_index: list[NodeState | None] = []
         self._free_indexes: list[int] = []
         self._present = 0  # bit set of nodes that exist
         self._static: OrderedDict[bytes, _Answer] = OrderedDict()
-        self._room: OrderedDict[Requests, _Answer] = OrderedDict()
+        self._free: OrderedDict[Requests, _Answer] = OrderedDict()
         self._orphans: dict[str, dict[str, PodUse]] = {}  # node name -> pods seen before their node
         self.port_users: dict[tuple[str, int], dict[str, int]] = {}  # (protocol, port) -> address -> nodes
         self._pods_by_priority: dict[int, int] = {}
@@ -177,7 +179,7 @@ class ClusterState:
         self._by_index[known.index] = None
         self._free_indexes.append(known.index)
         self._present &= ~known.bit
-        for kept in (*self._static.values(), *self._room.values()):
+        for kept in (*self._static.values(), *self._free.values()):
             kept.nodes &= ~known.bit
             kept.dirty &= ~known.bit
         for listener in self.node_listeners:
@@ -186,7 +188,7 @@ class ClusterState:
     # --- pods -----------------------------------------------------------------
 
     def assume(self, pod: Pod, node: str, shape: PodShape | None = None, extra: Requests = ()) -> PodUse:
-        """Let the pod occupy its room; an earlier record of the same uid is replaced."""
+        """Let the pod use the resources of its node; an earlier record of the same uid is replaced."""
         uid = pod.metadata.uid
         if uid in self.pods:
             self.forget(uid)
@@ -202,14 +204,18 @@ class ClusterState:
             is_terminating=pod.metadata.deletion_timestamp is not None,
             extra=extra,
         )
-        self.pods[uid] = use
+        self.put_back(use)
+        return use
+
+    def put_back(self, use: PodUse) -> None:
+        """Let a pod that was forgotten use its node again: the undo of `forget`."""
+        self.pods[use.uid] = use
         self._pods_by_priority[use.priority] = self._pods_by_priority.get(use.priority, 0) + 1
-        known = self.nodes.get(node)
+        known = self.nodes.get(use.node)
         if known is None:
-            self._orphans.setdefault(node, {})[uid] = use
+            self._orphans.setdefault(use.node, {})[use.uid] = use
         else:
             self._occupy(known, use)
-        return use
 
     def forget(self, uid: str) -> PodUse | None:
         """Take back a pod, whether assumed or bound; unknown ones are ignored."""
@@ -235,14 +241,25 @@ class ClusterState:
         if use is None:
             return
         labels = pod.metadata.labels or {}
-        if labels != use.labels:
+        is_terminating = pod.metadata.deletion_timestamp is not None
+        use.pod = pod
+        if labels != use.labels or is_terminating != use.is_terminating:
             for listener in self.listeners:
                 listener(use, -1)
-            use.labels = labels
+            use.labels, use.is_terminating = labels, is_terminating
             for listener in self.listeners:
                 listener(use, +1)
-        use.pod = pod
-        use.is_terminating = pod.metadata.deletion_timestamp is not None
+
+    def set_terminating(self, use: PodUse, *, is_terminating: bool) -> None:
+        """A pod is being evicted, or is not after all; those who count pods are told."""
+        if self.pods.get(use.uid) is not use:
+            use.is_terminating = is_terminating
+            return
+        for listener in self.listeners:
+            listener(use, -1)
+        use.is_terminating = is_terminating
+        for listener in self.listeners:
+            listener(use, +1)
 
     def _occupy(self, node: NodeState, use: PodUse) -> None:
         self._count(node, use, +1)
@@ -285,7 +302,7 @@ class ClusterState:
 
     def _mark(self, node: NodeState, *, static: bool) -> None:
         bit = node.bit
-        for kept in self._room.values():
+        for kept in self._free.values():
             kept.dirty |= bit
         if static:
             for kept in self._static.values():
@@ -300,25 +317,29 @@ class ClusterState:
             kept.nodes, kept.dirty = nodes, 0
         return kept.nodes
 
-    def with_room(self, requests: Requests) -> int:
+    def with_free_resources(self, requests: Requests) -> int:
         """Return the nodes on which the requests fit."""
-        kept = self._room.get(requests)
+        kept = self._free.get(requests)
         if kept is None:
-            kept = _Answer(lambda node: node.has_room(requests), dirty=self._present)
-            _keep(self._room, requests, kept)
+            kept = _Answer(lambda node: node.fits(requests), dirty=self._present)
+            _keep(self._free, requests, kept)
         else:
-            self._room.move_to_end(requests)
+            self._free.move_to_end(requests)
         return self._ask(kept)
 
     def passing_static(self, pod: Pod, key: bytes) -> int:
         """Return the nodes whose labels, taints and name the pod accepts."""
         kept = self._static.get(key)
         if kept is None:
-            kept = _Answer(lambda node: static_refusal(pod, node) is None, dirty=self._present)
+            kept = _Answer(lambda node: self.static_refusal(pod, node) is None, dirty=self._present)
             _keep(self._static, key, kept)
         else:
             self._static.move_to_end(key)
         return self._ask(kept)
+
+    def static_refusal(self, pod: Pod, node: NodeState) -> str | None:
+        """Say why a node can never take the pod as both are now; None when it can."""
+        return static_refusal(pod, node, self.required_by_profile)
 
     def with_free_ports(self, ports: tuple[HostPort, ...]) -> int:
         """Return the nodes where no other pod binds one of the ports."""
@@ -338,7 +359,7 @@ def _keep(
         answers.popitem(last=False)
 
 
-def static_refusal(pod: Pod, state: NodeState) -> str | None:
+def static_refusal(pod: Pod, state: NodeState, by_profile: NodeSelector | None = None) -> str | None:
     """Say why a node can never take the pod as both are now; None when it can.
 
     The order is that of kube-scheduler: unschedulable, name, taints, affinity. The verbs in
@@ -353,6 +374,8 @@ def static_refusal(pod: Pod, state: NodeState) -> str | None:
     if taint is not None:
         value = f"={taint.value}" if taint.value else ""
         return f"{{have}} the untolerated taint {taint.key}{value}:{taint.effect}"
+    if by_profile is not None and not matches_node(by_profile, state.name, state.labels):
+        return "{do} not match the node affinity of the scheduler's profile"
     for key, value in (spec.node_selector or {}).items():
         if state.labels.get(key) != value:
             return f"{{do}} not match nodeSelector {key}={value}"

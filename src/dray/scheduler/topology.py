@@ -17,7 +17,7 @@ from dray.api.well_known import NUMA_NODE, PCIE_ROOT
 CLOSENESS = (PCIE_ROOT, NUMA_NODE)  # the closer first
 
 
-def wishes(claims: Sequence[ResourceClaim]) -> Iterator[tuple[bytes, Sequence[ResourceClaim]]]:
+def with_closeness(claims: Sequence[ResourceClaim]) -> Iterator[tuple[bytes, Sequence[ResourceClaim]]]:
     """Yield the claims with ever weaker ties between their devices, each with a name; the last are as they are."""
     if any(_wants_several(claim) for claim in claims):
         for attribute in CLOSENESS:
