@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dray.server.assembly import Cluster, Settings
-    from dray.server.front import Front
-    from dray.server.requests import Request, Response
+    from dray.server.http.https_front import Front
+    from dray.server.requests.messages import Request, Response
 
 __all__ = ["Cluster", "Front", "Request", "Response", "Settings"]
 
 _MODULES = {
     "Cluster": "assembly",
-    "Front": "front",
-    "Request": "requests",
-    "Response": "requests",
+    "Front": "http.https_front",
+    "Request": "requests.messages",
+    "Response": "requests.messages",
     "Settings": "assembly",
 }
 

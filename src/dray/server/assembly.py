@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,51 +18,75 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from dray.api.features import Features
 from dray.api.gating import drop_disabled_fields
 from dray.api.json_types import JsonObject
-from dray.api.kinds import Kind
+from dray.api.kinds import (
+    ADMISSION,
+    APIEXTENSIONS,
+    AUTHENTICATION,
+    AUTHORIZATION,
+    COORDINATION,
+    RESOURCE,
+    Kind,
+)
+from dray.api.runtime_config import RuntimeConfig, ServedVersions
 from dray.api.schema import schema_of
 from dray.api.validation import Accepted, ValidationContext
-from dray.server import reviews
-from dray.server.admission import AdmissionChain
-from dray.server.applying import Applier, FieldBooks
-from dray.server.authn import Authenticator
-from dray.server.authz import Authorizer
-from dray.server.bodies import parse_body, read_object
-from dray.server.bootstrap import ensure_bootstrap_objects
-from dray.server.calls import Call, World
-from dray.server.catalogue import Catalogue
+from dray.server.admission import AdmissionChain, DynamicAdmission, admission_cel
+from dray.server.audit import DEFAULT_POLICY, AuditFile, AuditLog, AuditPolicy, parse_policy
+from dray.server.auth import Authenticator, Authorizer, TokenIssuer, TokenVerifier
+from dray.server.auth.access_reviews import (
+    local_subject_access_review,
+    self_subject_access_review,
+    self_subject_review,
+    self_subject_rules_review,
+    subject_access_review,
+    token_review,
+)
+from dray.server.auth.login import Login
 from dray.server.custom import CustomKinds
-from dray.server.deleting import Deleter
-from dray.server.discovery import Discovery
-from dray.server.disruptions import Disruptions
-from dray.server.expiry import expire_events
-from dray.server.flow import Flow, Limits
-from dray.server.handlers import Handlers
-from dray.server.health import Health
-from dray.server.large_requests import compute
-from dray.server.metrics import Metrics
-from dray.server.node_agents import NodeAgents
-from dray.server.objects import Objects, storage_of
-from dray.server.openapi import OpenApi
-from dray.server.patching import Patcher
-from dray.server.requests import Response, json_response
-from dray.server.retention import keep_history_bounded
-from dray.server.rules import Selectors, Surroundings
-from dray.server.server import ApiServer, Handle
-from dray.server.shapes import Shapes
-from dray.server.store import Event, Store
-from dray.server.subresources import Subresources
+from dray.server.http import ApiServer, Flow, Handle, Health, Limits, Metrics, NodeAgents, WebhookTransport
+from dray.server.objects import (
+    AdmissionForms,
+    Applier,
+    CrossObjectRules,
+    Deleter,
+    DisruptionBudgets,
+    FieldManagers,
+    Handlers,
+    Objects,
+    Patcher,
+    ResponseForms,
+    Selectors,
+    ServedKinds,
+    Subresources,
+    UserNamespaces,
+    Versions,
+    Writer,
+    ensure_bootstrap_objects,
+    expire_events,
+    storage_of,
+)
+from dray.server.openapi import Discovery, OpenApi
+from dray.server.requests import (
+    Call,
+    Environment,
+    Request,
+    Response,
+    User,
+    compute,
+    json_response,
+    parse_body,
+    read_object,
+)
+from dray.server.store import Event, Store, keep_history_bounded
 from dray.server.tables import Tables
-from dray.server.tokens import TokenIssuer, TokenVerifier, User
-from dray.server.versions import Versions
-from dray.server.writing import Writer
 
 # Written often, and nobody's books depend on them.
 _UNOBSERVED = frozenset(
     {
-        ("coordination.k8s.io", "leases"),
+        (COORDINATION, "leases"),
         ("core", "events"),
         ("core", "nodes"),
-        ("resource.k8s.io", "resourceslices"),
+        (RESOURCE, "resourceslices"),
     }
 )
 
@@ -74,6 +98,7 @@ class Settings:
     """What can be chosen about a server."""
 
     features: Features = field(default_factory=Features.default)
+    runtime_config: RuntimeConfig = field(default_factory=RuntimeConfig)  # which versions are served
     static_tokens: Mapping[str, User] = field(default_factory=dict)
     anonymous: bool = True
     allow_everything: bool = False  # authorization mode AlwaysAllow
@@ -83,7 +108,10 @@ class Settings:
     node_client: ssl.SSLContext | None = (
         None  # how to speak to node agents; None: plain HTTPS without a certificate
     )
-    world: World = field(default_factory=World)
+    audit_policy: AuditPolicy | None = None  # None: DEFAULT_POLICY
+    audit_file: AuditFile | None = None  # None: nothing is recorded
+    login: Login | None = None  # None: there is no `dray login`
+    environment: Environment = field(default_factory=Environment)
 
 
 class Cluster:
@@ -92,24 +120,28 @@ class Cluster:
     def __init__(self, store: Store, settings: Settings) -> None:
         self.settings = settings
         self.store = store
-        self.catalogue = Catalogue()
+        built_in = ServedVersions(settings.runtime_config, settings.features)
+        self.catalogue = ServedKinds(built_in)
         self.versions = Versions()
         self.objects = Objects(store, self.catalogue.stored, self.versions.stored_schema)
         self._selectors = Selectors(settings.features)
         self._accepted = Accepted()
-        self.custom = CustomKinds(self.objects, settings.world, self._serve_custom_kinds)
+        self.custom = CustomKinds(self.objects, settings.environment, self._serve_custom_kinds)
         self.versions.custom = self.custom
-        self.discovery = Discovery()
+        self.discovery = Discovery(built_in=built_in)
         self.nodes = NodeAgents(self.objects, settings.node_client)
+        self.metrics = Metrics()
         self._background: list[asyncio.Task[None]] = []
         self.server = self._assemble()
 
     async def start(self) -> None:
         """Create what every cluster has and begin background work."""
-        await ensure_bootstrap_objects(self.objects, self.settings.world)
+        await ensure_bootstrap_objects(self.objects, self.settings.environment)
         self.custom.load()
         self._background.append(asyncio.create_task(keep_history_bounded(self.store)))
-        self._background.append(asyncio.create_task(expire_events(self.objects, self.settings.world)))
+        self._background.append(asyncio.create_task(expire_events(self.objects, self.settings.environment)))
+        if self.settings.audit_file is not None:
+            self._background.append(asyncio.create_task(self.settings.audit_file.run()))
 
     async def stop(self) -> None:
         """End watches and background work, and close the store."""
@@ -118,41 +150,66 @@ class Cluster:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.custom.close()
         await self.nodes.close()
+        await self.configured.close()
+        if self.settings.audit_file is not None:
+            self.settings.audit_file.close()
         self.store.close()
 
     # --- parts ---------------------------------------------------------------
 
     def _assemble(self) -> ApiServer:
-        settings, objects, world = self.settings, self.objects, self.settings.world
+        settings, objects, environment = self.settings, self.objects, self.settings.environment
         issuer = verifier = None
         if settings.token_key is not None:
             issuer = TokenIssuer(settings.token_key, objects)
             verifier = TokenVerifier([settings.token_key.public_key()], objects)
-        authenticator = Authenticator(world.now, settings.static_tokens, verifier, settings.anonymous)
+        authenticator = Authenticator(environment.now, settings.static_tokens, verifier, settings.anonymous)
         authorizer = Authorizer(objects, allow_everything=settings.allow_everything)
-        admission = AdmissionChain.standard(objects, authorizer, settings.disabled_admission, world.now)
-        self._follow_writes(authorizer, admission)
-        owners = FieldBooks(self.versions, world)
+        admission = AdmissionChain.standard(
+            objects,
+            authorizer,
+            settings.disabled_admission,
+            environment.now,
+            lambda name: authenticator.local_users.account(name),
+        )
+        configured = self.configured = DynamicAdmission(
+            objects,
+            AdmissionForms(self.versions, environment),
+            authorizer.authorize,
+            self.catalogue.named,
+            environment.new_uid,
+            WebhookTransport(),
+            settings.disabled_admission,
+        )
+        self._follow_writes(authorizer, admission, configured)
+        owners = FieldManagers(self.versions, environment)
         writer = Writer(
             objects,
             admission,
-            Surroundings(objects, authorizer, settings.features),
+            configured,
+            CrossObjectRules(objects, authorizer, settings.features),
             owners,
             self._context,
-            world,
+            environment,
             self.versions.complete,
             self._prepare_special,
             self.versions.drop_empties,
             self.catalogue.is_custom,
             self.custom.validate,
+            lambda kind: kind.group == ADMISSION or self.custom.takes_long(kind),
         )
-        deleter = Deleter(objects, admission, world)
+        deleter = Deleter(objects, admission, configured, environment)
         handlers = Handlers(
-            objects, self.versions, writer, deleter, Shapes(Tables(world.now, self.custom.columns)), world
+            objects,
+            self.versions,
+            writer,
+            deleter,
+            ResponseForms(Tables(environment.now, self.custom.columns)),
+            environment,
         )
         patcher = Patcher(handlers, Applier(handlers, owners), self.catalogue.is_custom)
         subresources = Subresources(
-            handlers, patcher, issuer, Disruptions(objects, world), self.nodes.forward
+            handlers, patcher, issuer, DisruptionBudgets(objects, environment), self.nodes.forward
         )
         verbs: dict[str, Handle] = {
             "get": handlers.get,
@@ -164,9 +221,8 @@ class Cluster:
             "delete": handlers.delete,
             "deletecollection": handlers.deletecollection,
         }
-        metrics = Metrics()
         openapi = OpenApi(self.discovery, self.custom.schema)
-        responders = [self._health().respond, self.discovery.respond, openapi.respond, metrics.respond]
+        responders = [self._health().respond, self.discovery.respond, openapi.respond, self.metrics.respond]
         return ApiServer(
             authenticator,
             authorizer,
@@ -175,21 +231,40 @@ class Cluster:
             subresources.handle,
             responders,
             self.versions.warning,
-            Flow(metrics, settings.limits),
-            _reviews(authenticator, authorizer, world, subresources),
+            Flow(self.metrics, settings.limits),
+            UserNamespaces(objects, environment).ensure,
+            self._login,
+            _reviews(authenticator, authorizer, environment, subresources),
+            self._audit(),
         )
+
+    def _audit(self) -> AuditLog | None:
+        settings = self.settings
+        if settings.audit_file is None:
+            return None
+        environment = settings.environment
+        policy = settings.audit_policy or parse_policy(DEFAULT_POLICY)
+        audit = AuditLog(policy, settings.audit_file, environment.now, environment.new_uid)
+        self.metrics.parts.append(audit.metrics)
+        return audit
+
+    def _login(self, request: Request, user: User) -> Response | None:
+        login = self.settings.login
+        return None if login is None else login.respond(request, user, self.settings.environment.now())
 
     def _serve_custom_kinds(self, kinds: list[Kind]) -> None:
         self.catalogue.use_custom_kinds(kinds)
         self.discovery.use_custom_kinds(kinds)
 
     def _prepare_special(self, kind: Kind, new: JsonObject, old: JsonObject | None) -> None:
-        if kind.kind == "CustomResourceDefinition" and kind.group == "apiextensions.k8s.io":
-            self.custom.prepare_definition(new, old, self.settings.world.timestamp())
+        if kind.kind == "CustomResourceDefinition" and kind.group == APIEXTENSIONS:
+            self.custom.prepare_definition(new, old, self.settings.environment.timestamp())
         group, _ = storage_of(kind)
         drop_disabled_fields(group, kind.kind, new, old, self.settings.features)
 
-    def _follow_writes(self, authorizer: Authorizer, admission: AdmissionChain) -> None:
+    def _follow_writes(
+        self, authorizer: Authorizer, admission: AdmissionChain, configured: DynamicAdmission
+    ) -> None:
         """Keep the books of authorisation and admission in step with the store."""
 
         def observe(event: Event) -> None:
@@ -208,6 +283,7 @@ class Cluster:
                 old = self.objects.decoded_past(kind, event.previous)
             authorizer.observe(group, resource, old, new)
             admission.observe(group, resource, old, new)
+            configured.observe(group, resource)
 
         self.store.observe(observe)
 
@@ -220,11 +296,13 @@ class Cluster:
         return Health(checks, only_ready)
 
     def _context(self, call: Call) -> ValidationContext:
-        return ValidationContext(self.settings.features, self._selectors, call.route.version, self._accepted)
+        return ValidationContext(
+            self.settings.features, self._selectors, call.route.version, self._accepted, admission_cel
+        )
 
 
 def _reviews(
-    authenticator: Authenticator, authorizer: Authorizer, world: World, subresources: Subresources
+    authenticator: Authenticator, authorizer: Authorizer, environment: Environment, subresources: Subresources
 ) -> dict[tuple[str, str], Handle]:
     """Return the handlers of kinds that are questions, not objects."""
 
@@ -238,46 +316,21 @@ def _reviews(
             call, schema, value, kind=kind.kind, api_version=api_version, validation=validation
         )
 
-    async def body_of(call: Call) -> JsonObject:
-        return await compute(call.size, read_body, call)
+    def answer(review: Callable[[Call, JsonObject], JsonObject]) -> Handle:
+        async def handle(call: Call) -> Response:
+            return json_response(201, review(call, await compute(call.size, read_body, call)))
 
-    async def self_review(call: Call) -> Response:
-        return json_response(
-            201, reviews.self_subject_review(call.user, await body_of(call), world.timestamp())
-        )
-
-    async def token_review(call: Call) -> Response:
-        return json_response(201, reviews.token_review(authenticator, await body_of(call)))
-
-    async def self_access(call: Call) -> Response:
-        return json_response(
-            201, reviews.self_subject_access_review(authorizer, call.user, await body_of(call))
-        )
-
-    async def access(call: Call) -> Response:
-        return json_response(201, reviews.subject_access_review(authorizer, await body_of(call)))
-
-    async def local_access(call: Call) -> Response:
-        namespace = call.route.namespace
-        return json_response(
-            201, reviews.local_subject_access_review(authorizer, namespace, await body_of(call))
-        )
-
-    async def rules(call: Call) -> Response:
-        return json_response(
-            201, reviews.self_subject_rules_review(authorizer, call.user, await body_of(call))
-        )
+        return handle
 
     async def bind(call: Call) -> Response:
         return await subresources.bind(call, "")
 
-    authentication, authorization = "authentication.k8s.io", "authorization.k8s.io"
-    return {
-        (authentication, "SelfSubjectReview"): self_review,
-        (authentication, "TokenReview"): token_review,
-        (authorization, "SelfSubjectAccessReview"): self_access,
-        (authorization, "SubjectAccessReview"): access,
-        (authorization, "LocalSubjectAccessReview"): local_access,
-        (authorization, "SelfSubjectRulesReview"): rules,
-        ("", "Binding"): bind,
-    }
+    questions: dict[tuple[str, str], Callable[[Call, JsonObject], JsonObject]] = {
+        (AUTHENTICATION, "SelfSubjectReview"): lambda call, body: self_subject_review(call.user, body, environment.timestamp()),
+        (AUTHENTICATION, "TokenReview"): lambda call, body: token_review(authenticator, body),
+        (AUTHORIZATION, "SelfSubjectAccessReview"): lambda call, body: self_subject_access_review(authorizer, call.user, body),
+        (AUTHORIZATION, "SubjectAccessReview"): lambda call, body: subject_access_review(authorizer, body),
+        (AUTHORIZATION, "LocalSubjectAccessReview"): lambda call, body: local_subject_access_review(authorizer, call.route.namespace, body),
+        (AUTHORIZATION, "SelfSubjectRulesReview"): lambda call, body: self_subject_rules_review(authorizer, call.user, body),
+    }  # fmt: skip
+    return {("", "Binding"): bind, **{kind: answer(review) for kind, review in questions.items()}}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dray.api.json_types import JsonObject
+from dray.api.kinds import COORDINATION, RESOURCE
 from dray.api.well_known import (
     ARCH_LABEL,
     BETA_ARCH_LABEL,
@@ -22,11 +23,9 @@ from dray.api.well_known import (
     REGION_LABEL,
     ZONE_LABEL,
 )
-from dray.server.admission.plugin import Quiet, refused, target_of
-from dray.server.calls import Call
-from dray.server.errors import ApiError, not_found
-from dray.server.node_authz import node_name_of, references_of
-from dray.server.reader import Reader
+from dray.server.admission.admission_plugin import BasePlugin, refused, target_of
+from dray.server.auth import node_name_of, references_of
+from dray.server.requests import ApiError, Call, Reader, not_found
 
 RESTRICTION_DOMAIN = "node-restriction.kubernetes.io"
 # Labels of Kubernetes' own domains that a node may set on itself.
@@ -50,7 +49,7 @@ _NODE_LABEL_DOMAINS = ("kubelet.kubernetes.io", "node.kubernetes.io")
 
 
 @dataclass(slots=True)
-class NodeRestriction(Quiet):
+class NodeRestriction(BasePlugin):
     """Restrict requests of users that are nodes."""
 
     reader: Reader
@@ -82,7 +81,7 @@ class NodeRestriction(Quiet):
             why = f"node {who} can only {what} pods with spec.nodeName set to itself"
         elif (group, resource) == ("", "nodes") and name != node:
             why = f'node "{node}" is not allowed to modify node "{name}"'
-        elif (group, resource) == ("resource.k8s.io", "resourceslices") and spec.get("nodeName") != node:
+        elif (group, resource) == (RESOURCE, "resourceslices") and spec.get("nodeName") != node:
             why = "can only delete ResourceSlice with the same NodeName as the requesting node"
         if why:
             raise refused(call, old, why)
@@ -253,6 +252,6 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("", "pods"): NodeRestriction._pod,
     ("", "nodes"): NodeRestriction._node,
     ("", "serviceaccounts"): NodeRestriction._token,
-    ("coordination.k8s.io", "leases"): NodeRestriction._lease,
-    ("resource.k8s.io", "resourceslices"): NodeRestriction._resource_slice,
+    (COORDINATION, "leases"): NodeRestriction._lease,
+    (RESOURCE, "resourceslices"): NodeRestriction._resource_slice,
 }

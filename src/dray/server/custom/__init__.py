@@ -1,5 +1,5 @@
 """Custom kinds: definitions, their structural schemas, and the objects made by them."""
 
-from dray.server.custom.definitions import CustomKinds
+from dray.server.custom.custom_kinds import CustomKinds
 
 __all__ = ["CustomKinds"]

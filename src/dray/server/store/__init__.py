@@ -1,6 +1,10 @@
 """Where objects live: a revisioned log with compare-and-swap, in memory or in SQLite."""
 
-from dray.server.store.contract import (
+from dray.server.store.history_retention import keep_history_bounded
+from dray.server.store.log_file import FORMAT, LogFile
+from dray.server.store.memory_store import MemoryStore
+from dray.server.store.sqlite_store import FILE_NAME, SqliteStore
+from dray.server.store.store_interface import (
     ABSENT,
     Compacted,
     Event,
@@ -16,24 +20,12 @@ from dray.server.store.contract import (
     WatchLagged,
     WriteConflict,
 )
-from dray.server.store.memory import MemoryStore
-from dray.server.store.sqlite import SqliteStore
 
+# fmt: off
 __all__ = [
-    "ABSENT",
-    "Compacted",
-    "Event",
-    "FutureRevision",
-    "MemoryStore",
-    "Page",
-    "Record",
-    "SqliteStore",
-    "Store",
-    "StoreDamaged",
-    "StoreError",
-    "StoreLocked",
-    "StoreUnavailable",
-    "Watch",
-    "WatchLagged",
-    "WriteConflict",
+    "ABSENT", "FILE_NAME", "FORMAT", "Compacted", "Event", "FutureRevision", "LogFile",
+    "MemoryStore", "Page", "Record", "SqliteStore", "Store", "StoreDamaged", "StoreError",
+    "StoreLocked", "StoreUnavailable", "Watch", "WatchLagged", "WriteConflict",
+    "keep_history_bounded",
 ]
+# fmt: on

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dray.server.store.contract import Event, Record, StoreDamaged, StoreUnavailable
+from dray.server.store.store_interface import Event, Record, StoreDamaged, StoreUnavailable
 
 FORMAT = 2
 FIRST_FORMAT = 1  # its checksums cover values only

@@ -5,6 +5,6 @@ kube-apiserver's, and for custom kinds the columns of their definitions.
 """
 
 from dray.server.tables.ages import human_duration
-from dray.server.tables.render import Tables
+from dray.server.tables.table_rendering import Tables
 
 __all__ = ["Tables", "human_duration"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 
-from dray.api.text_cache import remembers_short_texts
+from dray.api.caching import cached_by_text
 
 UNKNOWN = "<unknown>"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -41,15 +42,32 @@ def human_duration(seconds: float) -> str:
     return f"{days // 365}y"
 
 
-def age(timestamp: str | None, now: float) -> str:
-    """Return the time since an RFC 3339 timestamp."""
-    if not timestamp:
-        return UNKNOWN
-    then = epoch(timestamp)
-    return UNKNOWN if then is None else human_duration(now - then)
+@dataclass(frozen=True, slots=True)
+class Since:
+    """A cell that changes with time: how long ago something was, in a text.
+
+    Rows are kept between two tables, so what depends on the time is left open.
+
+    >>> Since(1000.0, "3 (", " ago)").at(1030.0)
+    '3 (30s ago)'
+    """
+
+    moment: float  # epoch seconds
+    before: str = ""
+    after: str = ""
+
+    def at(self, now: float) -> str:
+        """Return the text at a time."""
+        return f"{self.before}{human_duration(now - self.moment)}{self.after}"
 
 
-@remembers_short_texts(maxsize=8192, longest=64)
+def age(timestamp: str | None) -> Since | str:
+    """Return the cell that shows the time since an RFC 3339 timestamp."""
+    then = epoch(timestamp) if timestamp else None
+    return UNKNOWN if then is None else Since(then)
+
+
+@cached_by_text(maxsize=8192, longest=64)
 def epoch(timestamp: str) -> float | None:
     """Return a timestamp as seconds, None when it is none. Objects of one moment share theirs."""
     try:

@@ -1,0 +1,19 @@
+"""Server-side apply: who owns which field, and how configurations merge."""
+
+from dray.server.patch.field_managers import Book, FieldConflicts, Ownership, read_book, write_book
+from dray.server.patch.json_patch import (
+    MAX_OPERATIONS,
+    PatchError,
+    PatchMalformed,
+    apply_json_patch,
+    apply_merge_patch,
+)
+from dray.server.patch.strategic_merge import StrategicPatchError, apply_strategic_patch, as_go
+
+# fmt: off
+__all__ = [
+    "MAX_OPERATIONS", "Book", "FieldConflicts", "Ownership", "PatchError", "PatchMalformed",
+    "StrategicPatchError", "apply_json_patch", "apply_merge_patch", "apply_strategic_patch",
+    "as_go", "read_book", "write_book",
+]
+# fmt: on
