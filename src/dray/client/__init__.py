@@ -5,7 +5,7 @@ The door of the room; see docs/client.md for a tour.
 
 from dray.api.json_types import JsonObject
 from dray.api.media_types import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
-from dray.client.api import Client, ListOf, WatchEvent
+from dray.client.api_client import Client, ListOf, WatchEvent
 from dray.client.errors import (
     AlreadyExists,
     ApiError,
@@ -22,11 +22,11 @@ from dray.client.errors import (
     TransportError,
     Unauthorized,
 )
-from dray.client.exact import change_metadata
+from dray.client.events import EventRecorder
 from dray.client.informer import Handler, Informer, key_of
 from dray.client.kubeconfig import Endpoint, load_endpoint, load_in_cluster, load_kubeconfig
-from dray.client.leading import LeaderElection
-from dray.client.recording import EventRecorder
+from dray.client.leader_election import LeaderElection
+from dray.client.metadata_changes import change_metadata
 from dray.client.resources import Resource
 from dray.client.transport import HttpTransport, Request, Response, Transport
 

@@ -18,7 +18,7 @@ class ChangeLog:
 
     @property
     def is_set(self) -> bool:
-        """Whether the trouble lasts."""
+        """Return whether the trouble lasts."""
         return bool(self._last)
 
     def warn(self, text: str, *, trouble: str = "") -> None:

@@ -26,10 +26,10 @@ from typing import Any
 import msgspec
 
 from dray.api.parsing import ParseError, load_json
+from dray.client.bounded_files import read_file
 from dray.client.decoding import without_nulls
 from dray.client.endpoint import Secret, header_value
 from dray.client.errors import KubeconfigError
-from dray.client.files import read_file
 
 EXEC_GROUP = "client.authentication.k8s.io"
 EXEC_VERSIONS = (f"{EXEC_GROUP}/v1", f"{EXEC_GROUP}/v1beta1")

@@ -16,6 +16,8 @@ from typing import Protocol
 
 from dray.client.errors import KubeconfigError
 
+_LONGEST_PATH = 107  # bytes of a Unix socket's path
+
 
 @dataclass(frozen=True, slots=True)
 class Secret:
@@ -93,7 +95,7 @@ class Trust:
 class Endpoint:
     """A server's address, its trust, and our credentials for it."""
 
-    server: str  # http://HOST[:PORT][/PATH] or https://…
+    server: str  # http://HOST[:PORT][/PATH], https://… or unix:///PATH
     trust: Trust = Trust()
     credentials: Credentials = field(default_factory=NoCredentials)
     server_name: str | None = None  # name in the server's certificate; None means: the host of `server`
@@ -107,6 +109,22 @@ class Endpoint:
     def tls(self) -> ssl.SSLContext | None:
         """A TLS context with the present client certificate, for other protocols; None without TLS."""
         return self.trust.context(self.credentials.secret) if self.server.startswith("https:") else None
+
+
+def socket_path(server: str) -> str | None:
+    """Return the path of the Unix socket that an address names; None when it names none.
+
+    >>> socket_path("unix:///run/dray/api.sock"), socket_path("unix://host/x"), socket_path("https://x")
+    ('/run/dray/api.sock', None, None)
+    """
+    path = server.removeprefix("unix://")
+    is_good = server.startswith("unix:///") and path.isprintable() and 1 < len(path.encode()) <= _LONGEST_PATH
+    return path if is_good else None
+
+
+def local_endpoint(path: str, namespace: str) -> Endpoint:
+    """Return the endpoint of the system of this machine, which knows by the kernel who calls."""
+    return Endpoint(f"unix://{path}", namespace=namespace, user="your account", origin=path)
 
 
 def header_value(text: str, what: str) -> str:

@@ -30,7 +30,7 @@ import msgspec
 
 from dray.api.meta import ObjectMeta
 from dray.api.parsing import ParseError, load_json
-from dray.client.api import Client, ListOf, WatchEvent, revision_of
+from dray.client.api_client import Client, ListOf, WatchEvent, revision_of
 from dray.client.change_log import ChangeLog
 from dray.client.decoding import decoder_of, without_nulls
 from dray.client.errors import ClientError, Forbidden, Gone, NotFound, Unreadable
@@ -114,7 +114,7 @@ class Informer(Generic[T]):
 
     @property
     def has_synced(self) -> bool:
-        """Whether the first list has been delivered."""
+        """Return whether the first list has been delivered."""
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
@@ -135,7 +135,7 @@ class Informer(Generic[T]):
         return self._raw_by_key[key]
 
     def has_ended(self, uid: str) -> bool:
-        """Say whether an object with this uid is known to be gone for good.
+        """Return whether an object with this uid is known to be gone for good.
 
         A fact, however far the cache is behind. False means: not known, ask the server.
         """

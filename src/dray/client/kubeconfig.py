@@ -26,6 +26,7 @@ import msgspec
 
 from dray.api.parsing import ParseError, load_yaml
 from dray.api.well_known import SERVICE_ACCOUNT_FOLDER
+from dray.client.bounded_files import read_file
 from dray.client.credentials import (
     EXEC_VERSIONS,
     INTERACTIVE_MODES,
@@ -36,9 +37,16 @@ from dray.client.credentials import (
     read_pem,
 )
 from dray.client.decoding import without_nulls
-from dray.client.endpoint import Credentials, Endpoint, NoCredentials, Secret, Trust, impersonation_headers
+from dray.client.endpoint import (
+    Credentials,
+    Endpoint,
+    NoCredentials,
+    Secret,
+    Trust,
+    impersonation_headers,
+    socket_path,
+)
 from dray.client.errors import KubeconfigError
-from dray.client.files import read_file
 from dray.client.proxies import environment_proxy, parse_proxy
 
 __all__ = ["Endpoint", "load_endpoint", "load_in_cluster", "load_kubeconfig", "merged_config"]
@@ -280,6 +288,8 @@ def _endpoint(
         cluster.tls_server_name or None,
         parse_proxy(cluster.proxy_url, "proxy-url")
         if cluster.proxy_url
+        else None
+        if scheme == "unix"
         else environment_proxy(cluster.server, os.environ),
         impersonation_headers(user.as_, user.as_uid, user.as_groups, extra),
         chosen.namespace or "default",
@@ -290,6 +300,10 @@ def _endpoint(
 
 def _check_address(server: str, what: str) -> str:
     """Return the scheme of a server's address; raise KubeconfigError when it is none."""
+    if server.startswith("unix:"):
+        if socket_path(server) is None:
+            raise KubeconfigError(f"{what} {server!r} is not an address of the form unix:///PATH")
+        return "unix"
     try:
         parts = urlsplit(server)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0

@@ -12,16 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from dray.api.media_types import JSON_TYPE
 from dray.client.change_log import ChangeLog
-from dray.client.endpoint import Endpoint, Secret
+from dray.client.endpoint import Endpoint, Secret, socket_path
 from dray.client.errors import KubeconfigError, TransportError, error_from
-from dray.client.wire import MOST_BODY, Connection, ConnectionLost, open_connection
+from dray.client.http_connection import (
+    MOST_BODY,
+    Connection,
+    ConnectionLost,
+    open_connection,
+    open_unix_connection,
+)
 
 log = logging.getLogger("dray.client")
 
@@ -93,9 +99,10 @@ class HttpTransport:
         most_body: int = MOST_BODY,
     ) -> None:
         self._endpoint = endpoint = server if isinstance(server, Endpoint) else Endpoint(server)
-        parts = urlsplit(endpoint.server)
+        self._socket = socket_path(endpoint.server)
+        parts = urlsplit(endpoint.server if self._socket is None else "http://localhost")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise TransportError(f"{endpoint.server!r} is not an http or https address")
+            raise TransportError(f"{endpoint.server!r} is not an http, https or unix address")
         self._host = parts.hostname
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._is_tls = parts.scheme == "https"
@@ -106,7 +113,7 @@ class HttpTransport:
             "Accept": JSON_TYPE,
             **(headers or {}),
         }
-        if endpoint.proxy is not None and not self._is_tls:
+        if endpoint.proxy is not None and not self._is_tls and self._socket is None:
             # A proxy without a tunnel is asked for the whole address.
             self._prefix = f"http://{self._lines['Host']}{self._prefix}"
             if endpoint.proxy.authorization:
@@ -121,6 +128,11 @@ class HttpTransport:
         self._idle: list[Connection] = []
         self._streams: set[Connection] = set()
         self._is_closed = False
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where requests go, and as whom: for other protocols, such as websockets."""
+        return self._endpoint
 
     async def send(self, request: Request) -> Response:
         """Send over the network; raises KubeconfigError when there are no credentials to be had."""
@@ -173,7 +185,9 @@ class HttpTransport:
             if known is not None:
                 self._close_connections()
         self._secret = secret
-        self._head = _format_headers([*self._lines.items(), *self._identity(secret)])
+        self._head = "".join(
+            f"{name}: {value}\r\n" for name, value in ([*self._lines.items(), *self._identity(secret)])
+        )
 
     def _identity(self, secret: Secret) -> list[tuple[str, str]]:
         lines = [("Authorization", secret.authorization)] if secret.authorization else []
@@ -196,6 +210,8 @@ class HttpTransport:
 
     async def _open(self) -> Connection:
         endpoint = self._endpoint
+        if self._socket is not None:
+            return await open_unix_connection(self._socket, most_body=self._most_body)
         return await open_connection(
             self._host,
             self._port,
@@ -280,7 +296,3 @@ class HttpTransport:
         for connection in (*self._idle, *self._streams):
             connection.close()
         self._idle.clear()
-
-
-def _format_headers(lines: Iterable[tuple[str, str]]) -> str:
-    return "".join(f"{name}: {value}\r\n" for name, value in lines)

@@ -9,12 +9,13 @@ from typing import Any
 
 from dray.api.core import Node, Pod, Taint, Toleration
 from dray.api.json_types import JsonObject
-from dray.api.meta import Condition, LabelSelector, NodeSelectorTerm, ObjectMeta, View
+from dray.api.meta import NodeSelectorTerm
 from dray.api.times import format_time, parse_time
 from dray.api.well_known import JOB_CONTROLLER_UID_LABEL, JOB_NAME_LABEL
+from dray.api.workloads import DaemonSet, Job
 from dray.client import key_of
 from dray.client.resources import DAEMON_SETS, JOBS, NODES, PODS
-from dray.control.pods import (
+from dray.control.pod_templates import (
     Expectations,
     PodsByOwner,
     delete_pod,
@@ -23,7 +24,7 @@ from dray.control.pods import (
     pod_from_template,
     template_hash,
 )
-from dray.control.reconciling import (
+from dray.control.reconcile_loop import (
     LONGEST_WAIT,
     Caches,
     Clock,
@@ -38,40 +39,6 @@ from dray.scheduler.selecting import tolerates
 INDEX = "batch.kubernetes.io/job-completion-index"
 FIRST_RETRY = 10.0  # seconds; doubles with every failure
 LONGEST_RETRY = 360.0
-
-
-class JobSpec(View, frozen=True):
-    """What to run to the end, how often, how many at a time."""
-
-    parallelism: int = 1
-    completions: int | None = None
-    backoff_limit: int = 6
-    active_deadline_seconds: int | None = None
-    ttl_seconds_after_finished: int | None = None
-    completion_mode: str = "NonIndexed"
-    suspend: bool = False
-    template: dict[str, Any] = {}
-
-
-class JobStatus(View, frozen=True):
-    """How far it is."""
-
-    active: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    ready: int | None = None
-    start_time: str | None = None
-    completion_time: str | None = None
-    completed_indexes: str = ""  # "0-3,7"
-    conditions: list[Condition] = []
-
-
-class Job(View, frozen=True):
-    """batch/v1 Job."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: JobSpec = JobSpec()
-    status: JobStatus = JobStatus()
 
 
 def finished_as(job: Job) -> str | None:
@@ -321,31 +288,6 @@ class JobController(Controller):
 
 
 # --- DaemonSet ------------------------------------------------------------------
-
-
-class DaemonSetSpec(View, frozen=True):
-    """One pod of the template on every fitting node."""
-
-    selector: LabelSelector | None = None
-    template: dict[str, Any] = {}
-
-
-class DaemonSetStatus(View, frozen=True):
-    """How many nodes have it."""
-
-    current_number_scheduled: int = 0
-    desired_number_scheduled: int = 0
-    number_ready: int = 0
-    updated_number_scheduled: int = 0
-    observed_generation: int = 0
-
-
-class DaemonSet(View, frozen=True):
-    """apps/v1 DaemonSet."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: DaemonSetSpec = DaemonSetSpec()
-    status: DaemonSetStatus = DaemonSetStatus()
 
 
 # Daemons stay on nodes that are in trouble.

@@ -5,28 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from dray.api.meta import ObjectMeta, View
+from dray.api.core import Namespace
 from dray.client import AlreadyExists, ClientError, NotFound, TransportError
 from dray.client.resources import NAMESPACES, PODS, SERVICE_ACCOUNTS, Resource
-from dray.control.collecting import Partial, discover
-from dray.control.reconciling import Caches, Clock, Controller, steady_now, utc_now
+from dray.control.garbage_collection import Partial, discover
+from dray.control.reconcile_loop import Caches, Clock, Controller, steady_now, utc_now
 
 log = logging.getLogger("dray.control")
 
 REDISCOVERY = 2.0  # seconds for which the list of served resources counts as known
-
-
-class NamespaceSpec(View, frozen=True):
-    """Who must agree before the namespace may go."""
-
-    finalizers: list[str] = []
-
-
-class NamespaceView(View, frozen=True):
-    """A namespace with its own kind of finalizers."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: NamespaceSpec = NamespaceSpec()
 
 
 class NamespaceController(Controller):
@@ -36,7 +23,7 @@ class NamespaceController(Controller):
 
     def __init__(self, caches: Caches, clock: Clock = utc_now) -> None:
         super().__init__(caches, clock)
-        self.namespaces = caches.of(NAMESPACES, NamespaceView)
+        self.namespaces = caches.of(NAMESPACES, Namespace)
         self._resources: list[Resource] = []
         self._discovered_at = float("-inf")
 

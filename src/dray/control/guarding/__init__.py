@@ -6,11 +6,11 @@ still come. docs/guard.md is for people who run it; the proof is in `judging`, t
 docs/adr/0014-guard.md.
 """
 
-from dray.control.guarding.certificates import Identity, load_identity, make_identity
+from dray.control.guarding.double_allocation import Judge, Refused, Write
 from dray.control.guarding.guard import Guard, GuardOptions, Phase
-from dray.control.guarding.judging import Judge, Refused, Write
-from dray.control.guarding.registering import CONFIGURATION, Target, configuration, unregister
-from dray.control.guarding.serving import serve
+from dray.control.guarding.https_pages import serve
+from dray.control.guarding.tls_identity import Identity, load_identity, make_identity
+from dray.control.guarding.webhook_configuration import CONFIGURATION, Target, configuration, unregister
 
 __all__ = [
     "CONFIGURATION",

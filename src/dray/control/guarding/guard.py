@@ -41,10 +41,11 @@ from dray.api.json_types import JsonObject
 from dray.api.parsing import json_loader
 from dray.client import ApiError, Client, ClientError, Forbidden, Informer, Unauthorized, key_of
 from dray.client import resources as kinds
-from dray.control.claim_text import ClaimText
-from dray.control.guarding.fencing import fence, list_waiting, move_on
-from dray.control.guarding.judging import Flight, Judge, Refused, Write
-from dray.control.guarding.registering import (
+from dray.control.exact_claims import ClaimText
+from dray.control.guarding.double_allocation import Flight, Judge, Refused, Write
+from dray.control.guarding.guard_views import Claim, Review, ReviewRequest, Slice
+from dray.control.guarding.revision_fence import fence, list_waiting, move_on
+from dray.control.guarding.webhook_configuration import (
     CONFIGURATION,
     CONFIGURATIONS,
     WebhookConfiguration,
@@ -52,7 +53,6 @@ from dray.control.guarding.registering import (
     is_ours,
     register,
 )
-from dray.control.guarding.views import Claim, Review, ReviewRequest, Slice
 
 log = logging.getLogger("dray.guard")
 

@@ -1,31 +1,26 @@
-"""Turn a placement into facts on the server, or take everything back.
+"""Turn a placement into facts on the server, or release everything again.
 
 The order is the protocol of DRA: the claim gets its finalizer (so that it cannot
 vanish while in use), then allocation and reservation in one status write, then the pod
 is bound. Writes carry the resourceVersion that the decision was based on; a conflict
 means that the decision is void, so it is thrown away and made anew.
 
-Two schedulers may give one device to two *different* claims, which no resourceVersion
-protects. So before binding we wait until our own cache has seen our write: by then it
-has seen all earlier ones, and if another claim holds the device by an earlier write, we
-are the ones to yield. Of two schedulers that follow this rule exactly one yields. While
-a scheduler that does not follow it (kube-scheduler) allocates claims, too, we wait a moment
-longer before binding and yield to it in any case: see `_verify`.
+Another scheduler, of another name, may give one device to two *different* claims, which no resourceVersion
+protects. So before binding we wait until our own informer has seen our write, and verify it against everything that was written
+before (`verification`). If it may not stand, the claim is deallocated.
 
-Two schedulers of one name may work on one *pod*, too. Whoever writes a claim's allocation first
-decides; the other one finds it reserved for the pod, gives the first a moment to bind, and then goes on with
-that allocation, because the first may have died. Claims for extended resources are no exception: their name
-follows from the pod, so there is one, whoever makes it. Pods with claims are bound at the revision at
-which no claim of theirs was withdrawn: see `withdrawing.py`.
+There is one active scheduler per name. What a former leader has left behind (allocations and reservations of pods that
+are not bound, claims for extended resources) is found by the next one, which goes on with it.
 
-The pods of a gang are committed together: first all claims, then all bindings.
+The pods of a gang are committed together: first all claims and volumes, then the waiting for drivers, then all bindings. A member that fails before the
+first binding releases the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -34,6 +29,7 @@ import msgspec
 
 from dray.api.core import Pod
 from dray.api.features import Features
+from dray.api.kinds import SCHEDULING
 from dray.api.parsing import json_loader
 from dray.api.resource import AllocationResult, ResourceClaim
 from dray.api.times import format_time as timestamp
@@ -51,12 +47,14 @@ from dray.client import (
     key_of,
 )
 from dray.client import resources as kinds
-from dray.control.claim_text import ClaimMetadata, ClaimText, Written
-from dray.control.scheduling.caches import COMPANY_FOR, Caches
-from dray.control.scheduling.deciding import Placed
-from dray.control.scheduling.withdrawing import InUseError, Withdrawer, is_withdrawn, status_body
+from dray.control.exact_claims import ClaimMetadata, ClaimText, Written
+from dray.control.scheduling.informers import Informers
+from dray.control.scheduling.releasing import ClaimReleaser, InUseError, status_body
+from dray.control.scheduling.volume_binding import VolumeBinder, VolumeBindingError
 from dray.scheduler import (
     FINALIZER,
+    IN_MEMORY_NAME,
+    Placed,
     has_binding_conditions,
     is_reserved_for,
     judge_binding,
@@ -64,22 +62,22 @@ from dray.scheduler import (
     special_name,
     special_owner,
 )
-from dray.scheduler.extended import IN_MEMORY_NAME
 
 log = logging.getLogger("dray.scheduler")
 
 CATCH_UP_TIMEOUT = 30.0  # seconds for our own write to come back through the watch
-_BINDING_ATTEMPTS = 3  # a pod may change while it is being bound: a report, a label
 
 Consumer = dict[str, Any]
 
 
 class CommitFailed(Exception):
-    """The placement could not be made true; what was done has been taken back."""
+    """The placement could not be made true; what was reserved has been released."""
 
-    def __init__(self, message: str, *, is_conflict: bool = False) -> None:
+    def __init__(self, message: str, *, is_conflict: bool = False, is_unknown: bool = False) -> None:
         super().__init__(message)
-        self.is_conflict = is_conflict  # somebody else was faster: worth trying again at once
+        self.is_conflict = is_conflict  # something has changed meanwhile: worth trying again at once
+        self.is_unknown = is_unknown  # a binding was sent and not answered: it may still land
+        self.bound: frozenset[str] = frozenset()  # uids of members of the gang that are bound all the same
 
 
 _CONFLICTS = (Conflict, NotFound, InUseError)
@@ -102,9 +100,7 @@ class _Trail:
     created: list[tuple[str, ClaimMetadata]] = field(
         default_factory=list
     )  # uid in memory, claim on the server
-    noted: list[tuple[Pod, str]] = field(
-        default_factory=list
-    )  # status tells of node resources; since revision
+    noted: list[Pod] = field(default_factory=list)  # their status tells of node resources
 
 
 @dataclass(slots=True)
@@ -112,36 +108,51 @@ class Committer:
     """Writes placements."""
 
     client: Client
-    caches: Caches
+    informers: Informers
     features: Features
     now: Callable[[], datetime]
-    withdrawer: Withdrawer
-    courtesy: float = 1.0  # seconds to wait before binding while another scheduler is active
+    releaser: ClaimReleaser
+    volumes: VolumeBinder
 
     async def commit(self, placed: Sequence[Placed]) -> None:
-        """Make all of these true: allocate, reserve, verify, wait for drivers, bind.
+        """Make all of these true: allocate, reserve, verify, wait for volumes and drivers, bind.
 
-        Raises CommitFailed after taking back what can be taken back.
+        Raises CommitFailed after releasing what can be released.
         """
         trail = _Trail()
         try:
             if len(placed) == 1:
                 keys = await self._allocate_all(placed[0], trail)
                 keys += await self._reserve_all(placed[0], trail)
-                await self._finish(placed[0], keys, trail)
+                await self._bind_volumes(placed)
+                await self._prepare(placed[0], keys, trail)
+                await self._bind(placed[0].pod, placed[0].placement.node, _special_of(placed[0]))
                 return
             # A claim that members share is allocated by one of them: all allocations come first.
             found = [await self._allocate_all(each, trail) for each in placed]
             for each, keys in zip(placed, found, strict=True):
                 keys += await self._reserve_all(each, trail)
-            await asyncio.gather(
-                *(self._finish(each, keys, trail) for each, keys in zip(placed, found, strict=True))
+            await self._bind_volumes(placed)
+            # None is bound before all may be: whoever fails until then, a driver or a deleted pod, releases all.
+            await _together(
+                [self._prepare(each, keys, trail) for each, keys in zip(placed, found, strict=True)]
             )
+            await self._bind_all(placed)
         except (ClientError, TimeoutError, CommitFailed, InUseError) as error:
-            await self._take_back(placed, trail)
+            await self._release(
+                placed, trail, keeps_reservations=isinstance(error, CommitFailed) and error.is_unknown
+            )
             if isinstance(error, CommitFailed):
                 raise
             raise CommitFailed(str(error), is_conflict=isinstance(error, _CONFLICTS)) from error
+
+    async def _bind_volumes(self, placed: Sequence[Placed]) -> None:
+        """Bind or order the volumes that waited for a node, and wait for them."""
+        if any(each.placement.volumes for each in placed):
+            try:
+                await self.volumes.bind(placed, lambda each: self.informers.has_left(each.pod))
+            except VolumeBindingError as error:
+                raise CommitFailed(str(error)) from error
 
     # --- claims ---------------------------------------------------------------
 
@@ -164,51 +175,55 @@ class Committer:
             consumer = _consumer(placed, claim)
             if not is_reserved_for(claim, {consumer["uid"]}):
                 await self._reserve(claim, consumer, trail)
-            elif claim.metadata.uid in self.caches.elsewhere:
-                # Another scheduler's work in progress, maybe. That one binds the pod or yields
-                # within a moment, so let it; afterwards the claim is ours.
-                await self.caches.something_happened(placed.pod, claim, 2 * self.courtesy)
-                if self.caches.has_left(placed.pod):
-                    raise CommitFailed("another scheduler was faster", is_conflict=True)
         for claim in found:
             await self._verify_found(key_of(claim.metadata))
         return [key_of(claim.metadata) for claim in found]
 
     async def _verify_found(self, key: str) -> None:
-        """Make sure of an allocation that we found: who wrote it may have died before the check."""
-        claim = self.caches.claims.get(key)
+        """Verify an allocation that we found: whoever wrote it may have ended before doing so."""
+        claim = self.informers.claims.get(key)
         if claim is None or claim.status.allocation is None:
             raise CommitFailed(f"claim {key} lost its allocation", is_conflict=True)
-        rival = self.caches.rival(claim)
-        if rival is not None:
-            await self._yield(claim, rival)
+        await self._check_conflict(claim)
 
-    async def _finish(self, placed: Placed, keys: list[str], trail: _Trail) -> None:
+    async def _bind_all(self, placed: Sequence[Placed]) -> None:
+        """Bind the members of a gang; one that fails does not keep the others from being bound."""
+        works = (self._bind(each.pod, each.placement.node, _special_of(each)) for each in placed)
+        results = await asyncio.gather(*works, return_exceptions=True)
+        failed = [result for result in results if isinstance(result, BaseException)]
+        if not failed:
+            return
+        error = failed[0]
+        if not isinstance(error, CommitFailed):
+            if not isinstance(error, ClientError):
+                raise error
+            error = CommitFailed(str(error), is_conflict=isinstance(error, _CONFLICTS))
+        error.is_unknown = any(isinstance(each, CommitFailed) and each.is_unknown for each in failed)
+        error.bound = frozenset(
+            each.pod.metadata.uid for each, result in zip(placed, results, strict=True) if result is None
+        )
+        raise error
+
+    async def _prepare(self, placed: Placed, keys: list[str], trail: _Trail) -> None:
+        """Wait for drivers, and note in the pod's status what its node must know; then it may be bound."""
         for key in keys:
             await self._wait_for_drivers(key)
         pod = placed.pod
-        if not keys and not self.caches.extended.asked_by(pod):
-            await self._bind(pod, placed.placement.node, "")
-            return
-        # From here on every write of the pod is made at the revision that the one before has left.
-        known = self.caches.pods.get(key_of(pod.metadata))
-        if known is None or self.caches.has_left(pod):
-            raise CommitFailed("another scheduler was faster", is_conflict=True)
-        self._check_claims(placed, keys, known)
-        revision = known.metadata.resource_version
+        known = self.informers.pods.get(key_of(pod.metadata))
+        if known is None or self.informers.has_left(pod):
+            raise CommitFailed("the pod was deleted or bound meanwhile", is_conflict=True)
+        self._check_claims(placed, keys)
         special = _special_of(placed)
         if placed.mappings:
-            revision = await self._note_extended(placed, known, special)
+            await self._note_extended(placed, known, special)
         if placed.node_statuses or known.status.node_allocatable_resource_claim_statuses:
-            revision = await self._note_node_resources(pod, placed.node_statuses, revision)
-            trail.noted.append((pod, revision))
-        await self._bind_exactly(placed, keys, revision, special)
+            trail.noted.append(pod)
+            await self._note_node_resources(pod, placed.node_statuses)
 
-    def _check_claims(self, placed: Placed, keys: list[str], pod: Pod) -> None:
-        """Make sure that the claims still hold what the node was chosen for, and are held by the pod.
+    def _check_claims(self, placed: Placed, keys: list[str]) -> None:
+        """Make sure that the claims still hold what the node was chosen for, and are reserved for the pod.
 
-        Another scheduler of our name may have cleared one while we waited, and given it devices elsewhere,
-        or may be about to: then it has left word in the pod, which is to be bound as it is here or not at all.
+        While we waited, a claim may have been deallocated for another pod of ours, or by people.
         """
         expected = dict(zip(keys, placed.placement.allocations, strict=False))  # those come first in keys
         expected |= {
@@ -217,14 +232,14 @@ class Committer:
             if each.status.allocation is not None
         }
         for key in keys:
-            claim = self.caches.claims.get(key)
+            claim = self.informers.claims.get(key)
             now = claim.status.allocation if claim is not None else None
             if claim is None or now is None:
                 raise CommitFailed(f"claim {key} lost its allocation", is_conflict=True)
             if key in expected and _devices_of(now) != _devices_of(expected[key]):
                 raise CommitFailed(f"claim {key} was allocated anew", is_conflict=True)
-            if is_withdrawn(pod, claim) or not is_reserved_for(claim, {_consumer(placed, claim)["uid"]}):
-                raise CommitFailed(f"claim {key} was withdrawn", is_conflict=True)
+            if not is_reserved_for(claim, {_consumer(placed, claim)["uid"]}):
+                raise CommitFailed(f"claim {key} is no longer reserved for the pod", is_conflict=True)
 
     async def _allocate(
         self, claim: ResourceClaim, allocation: AllocationResult, consumer: Consumer, trail: _Trail
@@ -232,10 +247,10 @@ class Committer:
         namespace, name, key = claim.metadata.namespace, claim.metadata.name, key_of(claim.metadata)
         revision = claim.metadata.resource_version
         if FINALIZER not in claim.metadata.finalizers:
-            known = self.caches.claims.get(key)
+            known = self.informers.claims.get(key)
             if known is None or known.metadata.uid != claim.metadata.uid:
                 raise CommitFailed(f"claim {key} was deleted before it was allocated", is_conflict=True)
-            text = _decode_text(self.caches.claims.raw(key))
+            text = _decode_text(self.informers.claims.raw(key))
             if text.metadata.resource_version != revision:
                 raise CommitFailed(f"claim {key} changed while it was being allocated", is_conflict=True)
             text.metadata.finalizers.append(FINALIZER)
@@ -257,7 +272,7 @@ class Committer:
         consumer: Consumer,
         trail: _Trail,
     ) -> None:
-        """One status write for allocation and reservation; then make sure that no rival was first."""
+        """One status write for allocation and reservation; then verify it."""
         if may_have_conditions(self.features):
             allocation = msgspec.structs.replace(allocation, allocation_timestamp=timestamp(self.now()))
         body = status_body(meta, {"allocation": allocation, "reservedFor": [consumer]})
@@ -268,25 +283,20 @@ class Committer:
         await self._verify(written.metadata)
 
     async def _verify(self, meta: ClaimMetadata) -> None:
-        """Make sure that nobody else was given the same device by an earlier write."""
+        """Make sure that no earlier write gave the same device to another claim."""
         key = f"{meta.namespace}/{meta.name}"
-        if not await self.caches.seen(meta, CATCH_UP_TIMEOUT):
+        if not await self.informers.seen(meta, CATCH_UP_TIMEOUT):
             raise CommitFailed(f"claim {key} was deleted while it was being allocated", is_conflict=True)
-        claim = self.caches.claims.get(key)
-        rival = self.caches.rival(claim) if claim is not None else None
-        if rival is None and self.caches.seconds_alone() < COMPANY_FOR:
-            # A scheduler that does not know this rule may have decided before it saw our write, and
-            # its own write is still to come. It will not yield, so give it time, and yield to it.
-            await asyncio.sleep(self.courtesy)
-            claim = self.caches.claims.get(key)
-            rival = self.caches.rival(claim, later_foreign=True) if claim is not None else None
-        if claim is not None and rival is not None:
-            await self._yield(claim, rival)
+        claim = self.informers.claims.get(key)
+        if claim is not None:
+            await self._check_conflict(claim)
 
-    async def _yield(self, claim: ResourceClaim, rival: str) -> None:
-        """Give up an allocation that another claim has a better right to, unless a bound pod uses it."""
-        await self.withdrawer.deallocate(claim)
-        raise CommitFailed(f"{rival} was given to another claim, too", is_conflict=True)
+    async def _check_conflict(self, claim: ResourceClaim) -> None:
+        """Deallocate a claim whose allocation may not stand beside earlier ones, unless a bound pod uses it."""
+        conflict = self.informers.conflict(claim)
+        if conflict is not None:
+            await self.releaser.deallocate(claim)
+            raise CommitFailed(conflict, is_conflict=True)
 
     async def _reserve(self, claim: ResourceClaim, consumer: Consumer, trail: _Trail) -> None:
         """Join the consumers of an allocated claim; a merge by uid needs no revision."""
@@ -305,19 +315,19 @@ class Committer:
         trail.reserved.append(_Reservation(meta, consumer["uid"]))
         if claim.status.allocation is not None and written.status.allocation != claim.status.allocation:
             raise CommitFailed(f"claim {namespace}/{name} was allocated anew", is_conflict=True)
-        if not await self.caches.seen(meta, CATCH_UP_TIMEOUT):
+        if not await self.informers.seen(meta, CATCH_UP_TIMEOUT):
             raise CommitFailed(f"claim {namespace}/{name} was deleted", is_conflict=True)
 
-    async def _take_back(self, placed: Sequence[Placed], trail: _Trail) -> None:
+    async def _release(self, placed: Sequence[Placed], trail: _Trail, *, keeps_reservations: bool) -> None:
         """Remove our reservations; allocations stay, and the next attempt builds on them.
 
-        Not for pods that are bound after all, by another scheduler or by a binding whose answer
-        was lost: their reservations are true. When we cannot know, nothing is taken back.
+        Not for pods that are bound after all, and not while a binding that was not answered may still land: the next attempt
+        finds the reservations and goes on with them. When we cannot know, nothing is released.
         """
         for in_memory, made in trail.created:
-            booking = self.caches.bookings.pop(made.uid, None)
-            if booking is not None:
-                self.caches.bookings[in_memory] = booking
+            self.informers.snapshot.move_reservation(made.uid, in_memory)
+        if keeps_reservations:
+            return
         try:
             found = [await self._current(each.pod) for each in placed]
         except ClientError:
@@ -333,11 +343,11 @@ class Committer:
         for reservation in trail.reserved:
             if reservation.consumer not in bound:
                 await self._unreserve(reservation)
-        for noted, revision in trail.noted:
+        for noted in trail.noted:
             try:
                 # An explicit empty list: servers keep the field when it is merely left out.
                 if noted.metadata.uid not in bound:
-                    await self._note_node_resources(noted, (), revision)
+                    await self._note_node_resources(noted, ())
             except ClientError as error:
                 log.debug("cannot clear the node resources of %s: %s", noted.metadata.name, error)
 
@@ -347,18 +357,18 @@ class Committer:
         key = f"{meta.namespace}/{meta.name}"
         for _ in range(3):  # drivers write claims, too
             try:
-                if not await self.caches.seen(meta, CATCH_UP_TIMEOUT):
+                if not await self.informers.seen(meta, CATCH_UP_TIMEOUT):
                     return
-                claim = self.caches.claims.get(key)
+                claim = self.informers.claims.get(key)
                 if claim is None or claim.metadata.uid != meta.uid or not is_reserved_for(claim, {consumer}):
                     return
                 meta = _next_of(claim)
-                await self.withdrawer.unreserve(claim, consumer)
+                await self.releaser.unreserve(claim, consumer)
                 return
             except Conflict:
                 continue
             except (ClientError, InUseError, TimeoutError) as error:
-                log.debug("cannot take back the reservation of %s: %s", key, error)
+                log.debug("cannot release the reservation of %s: %s", key, error)
                 return
 
     async def _delete_special(self, pod: Pod, name: str, trail: _Trail) -> None:
@@ -366,10 +376,10 @@ class Committer:
         key = f"{pod.metadata.namespace}/{name}"
         try:
             for _, made in trail.created:
-                await self.caches.seen(made, CATCH_UP_TIMEOUT)
-            claim = self.caches.claims.get(key)
+                await self.informers.seen(made, CATCH_UP_TIMEOUT)
+            claim = self.informers.claims.get(key)
             if claim is not None and special_owner(claim) == pod.metadata.uid:
-                await self.withdrawer.delete(claim, is_needless=True)
+                await self.releaser.delete(claim, is_unused=True)
         except (ClientError, TimeoutError) as error:
             log.debug("cannot delete claim %s: %s", key, error)
 
@@ -384,12 +394,12 @@ class Committer:
     async def _wait_for_drivers(self, key: str) -> None:
         """Wait for binding conditions, driven by the claim cache and a deadline."""
         while True:
-            claim = self.caches.claims.get(key)
+            claim = self.informers.claims.get(key)
             if claim is None or claim.status.allocation is None:
                 raise CommitFailed(f"claim {key} lost its allocation while binding", is_conflict=True)
             if not has_binding_conditions(claim):
                 return
-            waits = self.caches.waits
+            waits = self.informers.waits
             waited = waits.seconds(claim)
             verdict = judge_binding(claim, waited, waits.timeout, self.features)
             if verdict.failure:
@@ -397,7 +407,7 @@ class Committer:
             if verdict.is_ready:
                 return
             try:
-                await self.caches.seen(_next_of(claim), min(5.0, max(0.1, waits.timeout - waited)))
+                await self.informers.seen(_next_of(claim), min(5.0, max(0.1, waits.timeout - waited)))
             except TimeoutError:
                 continue
 
@@ -406,9 +416,9 @@ class Committer:
     async def _allocate_extended(
         self, placed: Placed, claim: ResourceClaim, allocation: AllocationResult, trail: _Trail
     ) -> str:
-        """Write the claim that so far exists only in memory; its finalizer travels along.
+        """Write the claim that so far exists only in memory, with its finalizer.
 
-        Raises Conflict when another scheduler has made it already: the next attempt goes on with that one.
+        Raises Conflict when it exists already (a former leader made it): the next attempt goes on with that one.
         """
         meta = claim.metadata
         body = {
@@ -426,56 +436,35 @@ class Committer:
         }
         made = (await self.client.create(kinds.CLAIMS, body, meta.namespace, view=Written)).metadata
         trail.created.append((meta.uid, made))
-        # From now on the booking belongs to the real claim.
-        booking = self.caches.bookings.pop(meta.uid, None)
-        if booking is not None:
-            self.caches.bookings[made.uid] = booking
+        self.informers.snapshot.move_reservation(meta.uid, made.uid)
         await self._write_allocation(made, allocation, _consumer(placed, claim), trail)
         return f"{made.namespace}/{made.name}"
 
-    async def _note_extended(self, placed: Placed, pod: Pod, special: str) -> str:
-        """Tell kubelet which request of the claim serves which container; return the pod's revision."""
+    async def _note_extended(self, placed: Placed, pod: Pod, special: str) -> None:
+        """Tell kubelet which request of the claim serves which container."""
         noted = pod.status.extended_resource_claim_status
         if noted is not None and noted.resource_claim_name == special:
             if noted.request_mappings == list(placed.mappings):
-                return pod.metadata.resource_version
+                return
         status = {"resourceClaimName": special, "requestMappings": placed.mappings}
-        return await self._patch_pod(
-            pod, {"extendedResourceClaimStatus": status}, pod.metadata.resource_version, STRATEGIC_PATCH
-        )
+        await self._patch_pod(pod, {"extendedResourceClaimStatus": status}, STRATEGIC_PATCH)
 
-    async def _note_node_resources(self, pod: Pod, statuses: Sequence[dict[str, Any]], revision: str) -> str:
+    async def _note_node_resources(self, pod: Pod, statuses: Sequence[dict[str, Any]]) -> None:
         """Tell kubelet and other schedulers what the pod's devices cost of the node."""
         status = {"nodeAllocatableResourceClaimStatuses": statuses}
-        return await self._patch_pod(pod, status, revision, MERGE_PATCH)
+        await self._patch_pod(pod, status, MERGE_PATCH)
 
-    async def _patch_pod(self, pod: Pod, status: dict[str, Any], revision: str, kind: str) -> str:
-        """Change the status of a pod, at this revision only; return the new one."""
+    async def _patch_pod(self, pod: Pod, status: dict[str, Any], kind: str) -> None:
+        """Change the status of this very pod."""
         meta = pod.metadata
-        body = {"metadata": {"uid": meta.uid, "resourceVersion": revision}, "status": status}
+        body = {"metadata": {"uid": meta.uid}, "status": status}
         path = kinds.PODS.path(meta.namespace, meta.name, "status")
-        written = await self.client.call("PATCH", path, body, content_type=kind, view=Written)
-        return str(written.metadata.resource_version)
+        await self.client.call("PATCH", path, body, content_type=kind, view=None)
 
     # --- the pod --------------------------------------------------------------
 
-    async def _bind_exactly(self, placed: Placed, keys: list[str], revision: str, special: str) -> None:
-        """Bind a pod with claims, at the revision at which all was well; look again if it has changed."""
-        for attempt in range(1, _BINDING_ATTEMPTS + 1):
-            try:
-                await self._bind(placed.pod, placed.placement.node, revision, special)
-                return
-            except Conflict:
-                found = await self._current(placed.pod)
-                if found is None or found.spec.node_name or attempt == _BINDING_ATTEMPTS:
-                    raise
-                if placed.node_statuses or _named_by(found) != (special if placed.mappings else ""):
-                    raise  # another scheduler has made notes of its own
-                self._check_claims(placed, keys, found)
-                revision = found.metadata.resource_version
-
-    async def _bind(self, pod: Pod, node: str, revision: str, special: str = "") -> None:
-        """Bind the pod, at this revision only if there is one."""
+    async def _bind(self, pod: Pod, node: str, special: str) -> None:
+        """Bind this very pod; `special` names the claim that its status must name by then."""
         meta = pod.metadata
         body: dict[str, Any] = {
             "apiVersion": "v1",
@@ -483,18 +472,33 @@ class Committer:
             "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        if revision:
-            body["metadata"]["resourceVersion"] = revision
         path = kinds.PODS.path(meta.namespace, meta.name, "binding")
         try:
             await self.client.call("POST", path, body, view=None)
-        except (Conflict, TransportError, ServerFailed):
+        except (Conflict, TransportError, ServerFailed) as error:
             # Bound already, or no answer: if the pod is where we want it, all is well.
-            found = await self._current(pod)
-            if found is None or found.spec.node_name != node:
-                raise
-            if special and _named_by(found) != special:
-                raise  # another scheduler of our name was faster, with a claim of its own
+            try:
+                found = await self._current(pod)
+            except ClientError:
+                raise CommitFailed(str(error), is_unknown=True) from error
+            if found is not None and found.spec.node_name == node:
+                if not special or _named_by(found) == special:
+                    return
+            if found is not None and not found.spec.node_name and not isinstance(error, Conflict):
+                raise CommitFailed(str(error), is_unknown=True) from error
+            raise
+
+
+async def _together(works: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Do all of it; when one fails, stop the others before its error is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def _special_of(placed: Placed) -> str:
@@ -531,5 +535,5 @@ def _consumer(placed: Placed, claim: ResourceClaim) -> Consumer:
     """Who is to hold the claim: the pod, or its group where the claim belongs to that."""
     if placed.group is not None and claim.metadata.uid in placed.claims.of_group:
         meta = placed.group.metadata
-        return {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": meta.name, "uid": meta.uid}
+        return {"apiGroup": SCHEDULING, "resource": "podgroups", "name": meta.name, "uid": meta.uid}
     return {"resource": "pods", "name": placed.pod.metadata.name, "uid": placed.pod.metadata.uid}

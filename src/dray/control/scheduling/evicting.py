@@ -1,4 +1,4 @@
-"""Make room for a more important pod: say where it will go, then delete the victims.
+"""Preempt: nominate the node for the more important pod (for a gang: of every member), then delete the victims.
 
 Each victim first gets the condition DisruptionTarget, so that people and controllers can
 see why it ended; then it is deleted by its uid, so that a namesake is never hit.
@@ -28,29 +28,27 @@ async def evict(
     name: str,
     now: Callable[[], datetime],
 ) -> list[PodUse]:
-    """Nominate the node and delete the victims; return those of whom we do not know that they will go."""
+    """Nominate the nodes and delete the victims; return those of whom we do not know that they will go."""
     left: list[PodUse] = []
-    try:
-        path = kinds.PODS.path(pod.metadata.namespace, pod.metadata.name, "status")
-        body: dict[str, Any] = {
-            "metadata": {"uid": pod.metadata.uid},
-            "status": {"nominatedNodeName": plan.node},
-        }
-        await client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
-    except ClientError as error:
-        log.info("cannot nominate %s for %s: %s", plan.node, pod.metadata.name, error)
+    for preemptor, node in plan.nominations:
+        await _nominate(client, preemptor, node)
+    reference = pod.spec.scheduling_group
+    is_gang = len(plan.nominations) > 1 and reference is not None
+    by = f"pod {pod.metadata.namespace}/{pod.metadata.name} on node {plan.node}"
+    if is_gang and reference is not None:
+        by = f"pod group {pod.metadata.namespace}/{reference.pod_group_name}"
     for victim in plan.victims:
         meta = victim.pod.metadata
         condition = {
             "type": "DisruptionTarget",
             "status": "True",
             "reason": "PreemptionByScheduler",
-            "message": f"{name}: preempting to accommodate a higher priority pod",
+            "message": f"{name}: preempting to accommodate a higher priority {'pod group' if is_gang else 'pod'}",
             "lastTransitionTime": format_time(now()),
         }
         try:
             path = kinds.PODS.path(meta.namespace, meta.name, "status")
-            body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
+            body: dict[str, Any] = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
             await client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
             await client.delete(kinds.PODS, meta.name, meta.namespace, uid=meta.uid)
         except (NotFound, Conflict):
@@ -59,6 +57,18 @@ async def evict(
             log.info("cannot evict %s: %s", meta.name, error)
             left.append(victim)
             continue
-        text = f"Preempted by pod {pod.metadata.namespace}/{pod.metadata.name} on node {plan.node}"
-        recorder.record(kinds.PODS, meta, "Normal", "Preempted", text)
+        recorder.record(kinds.PODS, meta, "Normal", "Preempted", f"Preempted by {by}")
     return left
+
+
+async def _nominate(client: Client, pod: Pod, node: str) -> None:
+    """Tell on the pod which node is being freed for it."""
+    path = kinds.PODS.path(pod.metadata.namespace, pod.metadata.name, "status")
+    body: dict[str, Any] = {
+        "metadata": {"uid": pod.metadata.uid},
+        "status": {"nominatedNodeName": node},
+    }
+    try:
+        await client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
+    except ClientError as error:
+        log.info("cannot nominate %s for %s: %s", node, pod.metadata.name, error)

@@ -1,9 +1,9 @@
-"""The scheduling loop: take a pod, place it, book it, commit in the background.
+"""The scheduling loop: take a pod, decide, reserve, commit in the background.
 
-One task decides, one pod (or gang) after the other, on the caches as they are: decisions
-are cheap and must see each other's bookings. Commits are slow (several writes) and run side
-by side, at most `max_commits` of them; while they run, what they will take is booked, so
-no later decision can take it again. A failed commit gives its bookings back and the pod
+One task decides, one pod (or gang) after the other, on the snapshot as it is: decisions
+are cheap and must see each other's reservations. Commits are slow (several writes) and run side
+by side, at most `max_commits` of them; while they run, what they will take is reserved, so
+no later decision can take it again. A failed commit unreserves it, and the pod
 returns to the queue.
 """
 
@@ -15,52 +15,53 @@ import logging
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from dray.allocator import POLICIES, PendingWork, Policy, policy_named
+from dray.allocator import PendingWork
 from dray.api.core import Pod, PodSpec, Toleration
-from dray.api.features import Features
-from dray.api.resource import ResourceClaim
-from dray.client import Client, ClientError, EventRecorder, key_of
-from dray.client import resources as kinds
-from dray.control.scheduling.caches import COMPANY_FOR, Caches
+from dray.client import Client, ClientError, EventRecorder, LeaderElection, key_of
 from dray.control.scheduling.committing import CommitFailed, Committer
-from dray.control.scheduling.deciding import ClearFirst, Decider, Later, Placed
 from dray.control.scheduling.evicting import evict
+from dray.control.scheduling.group_status import GroupReporter
+from dray.control.scheduling.informers import Informers, is_finished
+from dray.control.scheduling.options import SchedulerOptions
+from dray.control.scheduling.other_schedulers import OtherSchedulers
+from dray.control.scheduling.pacing import Pace
+from dray.control.scheduling.releasing import ClaimReleaser, InUseError
 from dray.control.scheduling.reporting import Reporter
+from dray.control.scheduling.statistics import Statistics, reason_of
+from dray.control.scheduling.turns import HeldBack, Turns
+from dray.control.scheduling.volume_binding import VolumeBinder
 from dray.control.scheduling.waiting import BindingWaits
-from dray.control.scheduling.withdrawing import InUseError, Withdrawer
 from dray.scheduler import (
+    Decision,
     Entry,
-    Help,
     NotReady,
-    Placer,
+    Placed,
     PodClaims,
     PodShape,
     Preemption,
+    QueueingHint,
+    ReleaseFirst,
     Unplaceable,
-    plan_preemption,
+    decide,
+    is_being_preempted_for,
     shape_of,
 )
 
 log = logging.getLogger("dray.scheduler")
 
-TOPOLOGY = "topology"  # the policy that keeps the devices of a claim close together
 _TURN = 16  # decisions before other tasks get their turn
 _RETRY_AFTER_CONFLICT = 0.05  # seconds
 _RETRY_AFTER_FAILURE = 1.0
 _LONGEST_RETRY = 10.0
 _FIRST_PAUSE_AFTER_GIVING_UP = 10.0
 _CONFLICTS_TO_TELL = 5  # one conflict is nothing to talk about, a row of them is
-_COMPANY_FACTOR = 16
-_LONGEST_COURTESY = 15.0
-_CLEARING = "something is cleared out of the way"  # cause of a refusal
+_RELEASING = "a claim is released first"  # cause of a refusal
 _WARM_AT_ONCE = 20  # nodes; a few milliseconds
-_INLINE_COST = 50_000  # of expressions in one decision, in units of CEL: some milliseconds
 # A pod that wants nothing of a node but devices; the tolerations are added by API servers to every pod.
 _PLAIN_POD = Pod(
     spec=PodSpec(
@@ -70,34 +71,6 @@ _PLAIN_POD = Pod(
         ]
     )
 )
-
-
-@dataclass(slots=True)
-class SchedulerOptions:
-    """How the scheduler behaves; the defaults are those of the command."""
-
-    name: str = "dray"
-    policy: str = ""  # empty means: kube-scheduler's way; else TOPOLOGY or one of dray.allocator.POLICIES
-    features: Features = field(default_factory=Features.default)
-    max_commits: int = 16
-    binding_timeout: float = 600.0
-    filter_timeout: float = 5.0  # seconds for one decision's searches (kube-scheduler: 10 for each node)
-    may_preempt: bool = True
-    is_guarded: bool = False  # a guard refuses what would be given twice: no waiting for other schedulers
-    records_bindings: bool = False  # an event for every bound pod, at the cost of a write
-
-
-@dataclass(slots=True)
-class Statistics:
-    """Counters for /metrics and tests."""
-
-    placed: int = 0
-    bound: int = 0
-    refused: int = 0
-    conflicts: int = 0
-    failures: int = 0
-    preemptions: int = 0
-    late_rivals: int = 0  # devices that another scheduler gave away a second time
 
 
 def _utc_now() -> datetime:
@@ -123,29 +96,22 @@ class SchedulingLoop:
         self.options = options or SchedulerOptions()
         self.client = client
         self.statistics = Statistics()
-        self.is_ready = asyncio.Event()
-        features = self.options.features
+        self.is_synced = asyncio.Event()  # the informers know the cluster
+        self.is_ready = asyncio.Event()  # and pods are being scheduled: this process leads
         waits = BindingWaits(now, lambda: asyncio.get_running_loop().time(), self.options.binding_timeout)
-        self._late_at = float("inf")  # loop time at which the decision being made has taken too long
-        self.caches = Caches(client, self.options.name, features, new_uid, waits, self._limit())
-        self.caches.is_guarded = self.options.is_guarded
-        name = self.options.policy
-        # Closeness is a wish added to the claims; the allocator may have an order of devices for it, too.
-        policy: Policy | None = (
-            policy_named(name) if name and (name != TOPOLOGY or name in POLICIES) else None
+        has_timeout = self.options.filter_timeout > 0 and "DRASchedulerFilterTimeout" in self.options.features
+        self._pace = Pace(self.options.filter_timeout if has_timeout else None)
+        self.informers = Informers(
+            client, self.options.name, self.options.profile(), new_uid, waits, self._pace.is_late
         )
-        self.placer = Placer(
-            self.caches.state,
-            self.caches.devices,
-            self.caches.neighbours,
-            policy=policy,
-            prefers_closeness=name == TOPOLOGY,
-        )
-        self.decider = Decider(self.caches, self.placer, features)
-        self.withdrawer = Withdrawer(client, self.caches)
-        self.committer = Committer(client, self.caches, features, now, self.withdrawer)
+        self.snapshot = self.informers.snapshot
+        self.decide: Callable[..., Decision] = decide  # tests listen in
+        self.releaser = ClaimReleaser(client, self.informers)
+        binder = VolumeBinder(client, self.informers.storage, self.options.binding_timeout, self._pausing)
+        self.committer = Committer(client, self.informers, self.options.features, now, self.releaser, binder)
         self.recorder = EventRecorder(client, self.options.name, now)
         self.reporter = Reporter(client, self.recorder, now, tells_bound=self.options.records_bindings)
+        self.group_reporter = GroupReporter(client, now)
         self._now = now
         self._chance = chance
         self._shapes: dict[str, PodShape] = {}  # pod key -> shape, while it waits
@@ -155,66 +121,101 @@ class SchedulingLoop:
         self._commit_ended = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
         self._tasks: asyncio.TaskGroup | None = None
-        self._pace = self.caches.devices.world.pace
-        # One thread: expressions compete with the event loop for the interpreter.
-        self._evaluator = ThreadPoolExecutor(max_workers=1, thread_name_prefix="expressions")
         self._sequence = 0
-        self.caches.on_pod = self._pod_waits
-        self.caches.on_pod_gone = self._pod_left
-        self.caches.on_wake = self._changed.set
-        self.caches.on_late_rival = self._late_rival
+        self.turns: Turns | None = None
+        if self.options.shares_fairly:
+            self.turns = Turns(
+                client,
+                self.snapshot,
+                self.informers.queue,
+                self.informers.namespaces.items,
+                now,
+                lambda: self._pace.limited(self.snapshot.devices.allocator),
+                self.informers.wake,
+            )
+        self.informers.on_pod = self.informers.storage.on_pod = self._pod_waits
+        self.informers.on_pod_gone = self._pod_left
+        self.informers.on_group_gone = self._group_left
+        self.informers.on_wake = self._changed.set
+        if not self.options.is_guarded:
+            others = OtherSchedulers(
+                self.options.name, self.recorder, self.snapshot.claims.get, self.informers.classes.get
+            )
+            self.informers.on_any_pod = others.see
 
-    async def run(self) -> None:
-        """Follow the cluster and schedule; returns only by cancellation."""
+    async def run(self, election: LeaderElection | None = None) -> None:
+        """Follow the cluster, and schedule while leading; returns when the lease is lost, else only by cancellation.
+
+        Informers are filled before the election, so a standby that is elected can decide at once.
+        """
         try:
+            self.reporter.is_active = election is None
             async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
-                await self.caches.start(tasks)
-                tasks.create_task(self.reporter.run(), name="reporter")
-                tasks.create_task(self.recorder.run(), name="recorder")
-                tasks.create_task(self._wake_overdue(), name="overdue")
-                tasks.create_task(self._warm_up(), name="warm-up")
-                self.is_ready.set()
-                await self._decide_forever()
+                await self.informers.start(tasks)
+                self.is_synced.set()
+                if election is None:
+                    await self._schedule()
+                else:
+                    await election.run(self._schedule)
+                raise _LeaseLost
+        except* _LeaseLost:
+            log.warning("not leading any more: scheduling ends")
         finally:
-            self._evaluator.shutdown(wait=False, cancel_futures=True)
+            self._pace.close()
 
-    def _limit(self) -> Callable[[], bool] | None:
-        """Return what tells the allocator to stop searching, if anything does."""
-        if self.options.filter_timeout <= 0 or "DRASchedulerFilterTimeout" not in self.options.features:
-            return None
-        return lambda: asyncio.get_running_loop().time() > self._late_at
+    async def _schedule(self) -> None:
+        """Decide and commit; returns only by cancellation."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            tasks.create_task(self.reporter.run(), name="reporter")
+            tasks.create_task(self.recorder.run(), name="recorder")
+            tasks.create_task(self._wake_overdue(), name="overdue")
+            tasks.create_task(self._warm_up(), name="warm-up")
+            if self.turns is not None:
+                await self.turns.start()
+                tasks.create_task(self.turns.run(), name="fair share")
+            self.is_ready.set()
+            self.reporter.is_active = True
+            # While standing by, nothing was reported of pods that wait for claims or groups.
+            for pod in list(self.informers.pods.items.values()):
+                if (
+                    pod.spec.scheduler_name == self.options.name
+                    and not pod.spec.node_name
+                    and not is_finished(pod)
+                ):
+                    self._pod_waits(pod)
+            await self._decide_forever()
 
     # --- the queue ------------------------------------------------------------
 
     def _pod_waits(self, pod: Pod) -> None:
         """A pod of ours is unbound and new or changed: queue it, if its claims are there."""
         key = key_of(pod.metadata)
-        if pod.metadata.uid in self.caches.assumed:
+        if pod.metadata.uid in self.informers.assumed:
             return
         if pod.spec.scheduling_gates or pod.metadata.deletion_timestamp is not None:
             self._pod_left(pod)
             return
-        if self._is_waiting(key, pod):
+        if self._is_waiting(key, pod) or not self.informers.storage.is_ready_for(pod):
             return
         group_key = _group_key(pod)
-        if group_key is not None and self.decider.group_of(pod) is None:
-            self.caches.waiting_for_group[group_key].add(key)
-            self.reporter.not_ready(pod, f"waiting for pod group {group_key} to be created")
+        if group_key is not None and self.snapshot.group_of(pod) is None:
+            self.informers.waiting_for_group[group_key].add(key)
+            self.reporter.not_ready(pod, _missing_group(group_key))
             return
-        claims = self.decider.claims_of(pod)
+        claims = self.snapshot.claims_of(pod)
         if isinstance(claims, NotReady):
             self._wait_for_claims(key, pod, claims)
             return
         self._enqueue(key, pod, claims)
         if group_key is not None:
             self._waiting_of_group[group_key].add(key)
-            self.caches.wake(f"group:{group_key}")
+            self.informers.wake(f"group:{group_key}")
         self._changed.set()
 
     def _is_waiting(self, key: str, pod: Pod) -> bool:
         """Whether the pod is in the queue already; takes note of its change."""
-        waiting = self.caches.queue.get(key)
+        waiting = self.informers.queue.get(key)
         if waiting is None or waiting.item.metadata.uid != pod.metadata.uid:
             return False
         before, waiting.item = waiting.item, pod
@@ -223,44 +224,66 @@ class SchedulingLoop:
             or before.status.resource_claim_statuses != pod.status.resource_claim_statuses
         ):
             self._shapes.pop(key, None)
-            self.caches.queue.wake_pod(key)
+            self.informers.queue.wake_pod(key)
             self._changed.set()
         return True
 
     def _enqueue(self, key: str, pod: Pod, claims: PodClaims) -> None:
         shape = self._shapes[key] = shape_of(pod)
         self._sequence += 1
-        refusal = self.caches.queue.add(
+        self.statistics.queued(pod.metadata.uid, asyncio.get_running_loop().time())
+        refusal = self.informers.queue.add(
             key,
             pod,
-            kind=self.decider.kind_of(pod, shape, claims),
+            equivalence_key=self._equivalence_key(pod, shape, claims),
             priority=pod.spec.priority or 0,
             sequence=self._sequence,
         )
         # The standing refusal of a gang was true before this pod came; the gang is tried anew, and all are told.
-        if refusal is not None and self.decider.gang_of(pod) is None:
-            self.statistics.refused += 1
+        if refusal is not None and self.snapshot.gang_of(pod) is None:
+            self.statistics.refusals["equal_pod"] += 1
             self.reporter.refused(pod, refusal)
+
+    def _equivalence_key(self, pod: Pod, shape: PodShape, claims: PodClaims) -> bytes:
+        key = self.snapshot.equivalence_key(pod, shape, claims)
+        return key if self.turns is None else self.turns.equivalence_key(pod, key)
 
     def _wait_for_claims(self, key: str, pod: Pod, not_ready: NotReady) -> None:
         for claim_key in not_ready.waits_for:
-            self.caches.waiting_for_claim[claim_key].add(key)
+            self.informers.waiting_for_claim[claim_key].add(key)
         self.reporter.not_ready(pod, not_ready.message)
 
     def _pod_left(self, pod: Pod) -> None:
         """A pod of ours was bound, ended or deleted: it waits no longer."""
         key = key_of(pod.metadata)
-        self.caches.queue.remove(key)
+        self.informers.queue.remove(key)
+        self.informers.storage.forget(key)
         self._no_longer_waits(key, pod)
         group_key = _group_key(pod)
-        if group_key in self._waiting_of_group and pod.metadata.uid not in self.caches.state.pods:
-            self.caches.wake(f"group:{group_key}")  # the others wait for one more now, or fit without it
-        self.caches.nominated.pop(pod.metadata.uid, None)
+        if group_key in self._waiting_of_group and pod.metadata.uid not in self.snapshot.state.pods:
+            self.informers.wake(f"group:{group_key}")  # the others wait for one more now, or fit without it
+        self.snapshot.nominated.pop(pod.metadata.uid, None)
         self.reporter.forget(pod.metadata.uid)
+        if pod.metadata.uid not in self.informers.committing:
+            self.statistics.left(pod.metadata.uid)
         self._changed.set()
+
+    def _group_left(self, group_key: str) -> None:
+        """A PodGroup was deleted: its pods must not start without it, and wait for it to be created again."""
+        for key in sorted(self._waiting_of_group.get(group_key, ())):
+            entry = self.informers.queue.get(key)
+            if entry is not None:
+                self.informers.queue.remove(key)
+                self._no_longer_waits(key, entry.item)
+                self._pod_waits(entry.item)
+                message = _missing_group(group_key)
+                self.reporter.refused(entry.item, message, message)  # another reason than it was told before
 
     def _no_longer_waits(self, key: str, pod: Pod) -> None:
         self._shapes.pop(key, None)
+        if self.turns is not None:
+            self.turns.left(key, pod)
+        self._pace.forget(key)
         group_key = _group_key(pod)
         if group_key is None:
             return
@@ -271,32 +294,32 @@ class SchedulingLoop:
 
     async def _warm_up(self) -> None:
         """While nothing is to do, take in all devices, a few nodes at a time, and judge nodes for plain pods."""
-        names = list(self.caches.state.nodes)
-        classes = [each.metadata.name for each in self.caches.classes.items.values()]
+        names = list(self.snapshot.state.nodes)
+        classes = [each.metadata.name for each in self.informers.classes.items.values()]
         for start in range(0, len(names), _WARM_AT_ONCE):
-            while len(self.caches.queue) or self._commits:
+            while len(self.informers.queue) or self._commits:
                 await asyncio.sleep(0.1)
-            with self._pace.limited(_INLINE_COST):
-                self.caches.devices.warm(names[start : start + _WARM_AT_ONCE], classes)
+            with self._pace.limited(self.snapshot.devices.allocator):
+                self.snapshot.devices.warm(names[start : start + _WARM_AT_ONCE], classes)
             await asyncio.sleep(0)
         shape = shape_of(_PLAIN_POD)
-        self.caches.state.passing_static(_PLAIN_POD, shape.static_key)
-        self.caches.state.with_room(shape.requests)
+        self.snapshot.state.passing_static(_PLAIN_POD, shape.static_key)
+        self.snapshot.state.with_free_resources(shape.requests)
 
     async def _wake_overdue(self) -> None:
         while True:
             await asyncio.sleep(30)
-            if self.caches.queue.wake_overdue(asyncio.get_running_loop().time()):
+            if self.informers.queue.wake_overdue(asyncio.get_running_loop().time()):
                 self._changed.set()
 
     # --- deciding -------------------------------------------------------------
 
     async def _decide_forever(self) -> None:
         clock = asyncio.get_running_loop().time
-        queue = self.caches.queue
+        queue = self.informers.queue
         decided = 0
         while True:
-            while self._commits >= self._most_commits():
+            while self._commits >= self.options.max_commits:
                 self._commit_ended.clear()
                 await self._commit_ended.wait()
             entry = queue.pop(clock())
@@ -311,11 +334,6 @@ class SchedulingLoop:
             if decided % _TURN == 0:
                 await asyncio.sleep(0)
 
-    def _most_commits(self) -> int:
-        """Commits at a time; many more while each of them waits for other schedulers."""
-        is_waiting = self.caches.seconds_alone() < COMPANY_FOR
-        return self.options.max_commits * (_COMPANY_FACTOR if is_waiting else 1)
-
     async def _sleep_until(self, moment: float | None, now: float) -> None:
         try:
             async with asyncio.timeout(None if moment is None else max(0.0, moment - now)):
@@ -324,43 +342,47 @@ class SchedulingLoop:
             return
 
     def _decide(self, entry: Entry[Pod], now: float) -> None:
-        pod, queue = entry.item, self.caches.queue
+        pod, queue = entry.item, self.informers.queue
         shape = self._shapes.get(entry.key)
         if shape is None:
             shape = self._shapes[entry.key] = shape_of(pod)
         members = self._waiting_members(entry)
-        self._late_at = now + self.options.filter_timeout
+        held_back = self.turns.before_deciding(pod) if self.turns is not None else None
+        if held_back is not None:
+            self._hold_back(entry, held_back, members, now)
+            return
         try:
-            with self._pace.limited(_INLINE_COST):
-                decision = self.decider.decide(pod, shape, members)
+            with self._pace.deciding(entry.key, self.snapshot.devices.allocator):
+                decision = self.decide(pod, self.snapshot, members, shape=shape)
         except PendingWork as pending:
             self._start(self._evaluate(entry, pending))
             return
+        self.statistics.decided(decision, asyncio.get_running_loop().time() - now)
         if isinstance(decision, list):
-            self._act(entry, decision)
+            held_back = self.turns.before_starting(entry, decision) if self.turns is not None else None
+            if held_back is not None:
+                self._hold_back(entry, held_back, members, now)
+            else:
+                self._act(entry, decision)
         elif isinstance(decision, NotReady):
             queue.remove(entry.key)
             self._wait_for_claims(entry.key, pod, decision)
-        elif isinstance(decision, ClearFirst):
+        elif isinstance(decision, ReleaseFirst):
             self._clear(entry, decision, now)
-        elif isinstance(decision, Later):
-            queue.delay(entry, now, decision.seconds)
-            self.reporter.not_ready(pod, decision.message)
         else:
             self._refuse(entry, shape, decision, members, now)
 
     async def _evaluate(self, entry: Entry[Pod], pending: PendingWork) -> None:
         """Do what a decision waits for in a thread, while other pods are decided; then try the pod again."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._evaluator, pending.work)
+        await self._pace.finish(entry.key, pending)
         entry.failures -= 1  # it was no failure
-        self.caches.queue.delay(entry, loop.time(), 0.0)
+        self.informers.queue.back_off(entry, asyncio.get_running_loop().time(), 0.0)
         self._changed.set()
 
     def _explained(self, refusal: Unplaceable) -> str:
         """Return why a pod was refused, in fewer words if the whole answer would take long."""
         try:
-            with self._pace.limited(_INLINE_COST):
+            with self._pace.limited(self.snapshot.devices.allocator):
                 return refusal.explain()
         except PendingWork:
             return f"no node has devices that fit ({refusal.cause})"
@@ -371,7 +393,7 @@ class SchedulingLoop:
         if group_key is None:
             return [entry.item]
         keys = self._waiting_of_group.get(group_key, set()) | {entry.key}
-        entries = [self.caches.queue.get(key) for key in keys]
+        entries = [self.informers.queue.get(key) for key in keys]
         waiting = [each for each in entries if each is not None]
         return [each.item for each in sorted(waiting, key=lambda each: each.sequence)]
 
@@ -379,10 +401,10 @@ class SchedulingLoop:
         entries = []
         for placed in decision:
             key = key_of(placed.pod.metadata)
-            member = entry if key == entry.key else self.caches.queue.get(key)
+            member = entry if key == entry.key else self.informers.queue.get(key)
             assert member is not None
-            self._book(placed)
-            self.caches.queue.done(member)
+            self._reserve(placed)
+            self.informers.queue.done(member)
             self._no_longer_waits(key, placed.pod)
             self.reporter.placed(placed.pod)
             entries.append(member)
@@ -393,90 +415,103 @@ class SchedulingLoop:
     def _refuse(
         self, entry: Entry[Pod], shape: PodShape, refusal: Unplaceable, members: list[Pod], now: float
     ) -> None:
-        queue, pod = self.caches.queue, entry.item
-        self.statistics.refused += 1
-        claims = self.decider.claims_of(pod)
+        queue, pod = self.informers.queue, entry.item
+        self.statistics.refusals[reason_of(refusal)] += 1
+        claims = self.snapshot.claims_of(pod)
         if not isinstance(claims, NotReady):
-            queue.rekind(entry, self.decider.kind_of(pod, shape, claims))
-            is_incomplete = Help.GROUP in refusal.wishes  # nobody is evicted for a gang that is not there yet
-            if self.options.may_preempt and len(members) == 1 and not is_incomplete:
-                self._preempt(pod, shape, claims)
-        is_gang = self.decider.gang_of(pod) is not None
+            queue.change_equivalence_key(entry, self._equivalence_key(pod, shape, claims))
+        self._preempt(pod, members, refusal.preemption)
+        is_gang = self.snapshot.gang_of(pod) is not None
         explain = functools.cache(functools.partial(self._explained, refusal))  # once for all members
         message = self.reporter.refused(pod, explain, refusal.cause, may_settle=is_gang)
+        self._tell_group(pod, refusal.cause, is_scheduled=False, explain=explain)
         if refusal.gave_up:
-            # Every freed device would make us search in vain again, and all others wait meanwhile.
+            # Every freed device would start another search that ends the same way, and all others would wait.
             pause = _FIRST_PAUSE_AFTER_GIVING_UP * 2 ** min(entry.failures, 5)
-            queue.delay(entry, asyncio.get_running_loop().time(), pause)
+            queue.back_off(entry, asyncio.get_running_loop().time(), pause)
             return
-        queue.park(entry, refusal.wishes, message, now)
+        queue.mark_unschedulable(entry, refusal.hints, message, now)
+        if self.turns is not None:
+            self.turns.refused(entry, members)
         for member in members:
             if member is not pod:
                 self.reporter.refused(member, explain, refusal.cause, may_settle=is_gang)
-                queue.park_waiting(key_of(member.metadata), refusal.wishes, message, now)
+                queue.mark_waiting_unschedulable(key_of(member.metadata), refusal.hints, message, now)
 
-    def _clear(self, entry: Entry[Pod], decision: ClearFirst, now: float) -> None:
-        """Remove what stands in the way, and try the pod again when the claim has changed."""
+    def _tell_group(
+        self, pod: Pod, cause: str, *, is_scheduled: bool, explain: Callable[[], str] = str
+    ) -> None:
+        """Tell on the pod's group what became of it."""
+        group = self.snapshot.group_of(pod)
+        if group is not None and self.group_reporter.is_news(group, is_scheduled=is_scheduled, cause=cause):
+            self._start(self.group_reporter.write(group, explain(), is_scheduled=is_scheduled))
+
+    def _hold_back(self, entry: Entry[Pod], held: HeldBack, members: list[Pod], now: float) -> None:
+        """Let a pod wait that a limit or the head of the queue keeps from starting, and those that start with it."""
+        for member in members:
+            self.reporter.refused(member, held.message, held.cause)
+        self.informers.queue.mark_unschedulable(entry, frozenset({held.hint}), held.message, now)
+        for key in (key_of(member.metadata) for member in members if member is not entry.item):
+            self.informers.queue.mark_waiting_unschedulable(key, frozenset({held.hint}), held.message, now)
+
+    def _clear(self, entry: Entry[Pod], decision: ReleaseFirst, now: float) -> None:
+        """Release a claim that is in the way, and try the pod again when it has changed."""
         key = key_of(decision.claim.metadata)
-        message = self.reporter.refused(entry.item, decision.message, _CLEARING)
-        self.caches.queue.park(entry, frozenset({f"claim:{key}", Help.DEVICES}), message, now)
+        message = self.reporter.refused(entry.item, decision.message, _RELEASING)
+        self.informers.queue.mark_unschedulable(
+            entry, frozenset({f"claim:{key}", QueueingHint.DEVICES}), message, now
+        )
         self._start(self._clear_claim(decision, entry.key))
 
-    async def _clear_claim(self, decision: ClearFirst, pod_key: str) -> None:
+    async def _clear_claim(self, decision: ReleaseFirst, pod_key: str) -> None:
         claim = decision.claim
         try:
-            if decision.way == "delete":
-                await self.withdrawer.delete(claim)
-            elif decision.way == "deallocate":
-                await self.withdrawer.deallocate(claim)
+            if decision.action == "delete":
+                await self.releaser.delete(claim)
             else:
-                await self.withdrawer.unreserve(claim, decision.consumer)
+                await self.releaser.deallocate(claim)
         except (ClientError, InUseError) as error:
-            log.info("claim %s cannot be cleared: %s", key_of(claim.metadata), error)
+            log.info("claim %s cannot be released: %s", key_of(claim.metadata), error)
             await self._try_again(pod_key)
 
-    def _preempt(self, pod: Pod, shape: PodShape, claims: PodClaims) -> None:
-        """Evict less important pods if that makes room, once; then wait for them to go."""
-        caches = self.caches
-        if pod.metadata.uid in caches.nominated:
-            node, _ = caches.nominated[pod.metadata.uid]
-            known = caches.state.nodes.get(node)
-            if known is not None and any(use.is_terminating for use in known.pods.values()):
-                return  # its victims are on their way out
-            del caches.nominated[pod.metadata.uid]
-        budgets = list(caches.budgets.items.values())
-        plan = plan_preemption(self.placer, pod, shape, claims, caches.claims_reserved_for, budgets)
+    def _preempt(self, pod: Pod, members: list[Pod], plan: Preemption | None) -> None:
+        """Evict less important pods if that was decided; then wait for them to go."""
+        if not any(is_being_preempted_for(self.snapshot, each) for each in members):
+            for each in members:
+                self.snapshot.nominated.pop(each.metadata.uid, None)
         if plan is None:
             return
         self.statistics.preemptions += 1
-        caches.nominated[pod.metadata.uid] = (plan.node, pod.spec.priority or 0)
+        for preemptor, node in plan.nominations:
+            self.snapshot.nominated[preemptor.metadata.uid] = (node, preemptor.spec.priority or 0)
         for victim in plan.victims:
-            victim.is_terminating = True
+            self.snapshot.state.set_terminating(victim, is_terminating=True)
         self._start(self._evict(pod, plan))
 
     async def _evict(self, pod: Pod, plan: Preemption) -> None:
         """Evict the victims; who stays because a request got lost counts as a pod like any other again."""
         left = await evict(self.client, self.recorder, pod, plan, self.options.name, self._now)
         for victim in left:
-            victim.is_terminating = False
+            self.snapshot.state.set_terminating(victim, is_terminating=False)
         if left:
-            self.caches.nominated.pop(pod.metadata.uid, None)
+            for preemptor, _ in plan.nominations:
+                self.snapshot.nominated.pop(preemptor.metadata.uid, None)
             await self._try_again(key_of(pod.metadata))
 
     async def _try_again(self, key: str) -> None:
-        """Wake a pod for which we failed to make room: no event will tell of what did not happen."""
+        """Wake a pod for which an eviction or a release failed: no event will tell of what did not happen."""
         await asyncio.sleep(_RETRY_AFTER_FAILURE)
-        self.caches.queue.wake_pod(key)
+        self.informers.queue.wake_pod(key)
         self._changed.set()
 
-    def _book(self, placed: Placed) -> None:
+    def _reserve(self, placed: Placed) -> None:
         """Let later decisions see what this one takes."""
-        caches, uid, placement = self.caches, placed.pod.metadata.uid, placed.placement
-        caches.assumed[uid] = placement.node
-        caches.committing.add(uid)
-        caches.state.assume(placed.pod, placement.node, placed.shape, placement.extra)
-        for claim, allocation in zip(placement.claims, placement.allocations, strict=True):
-            caches.bookings[claim.metadata.uid] = caches.devices.take(claim.metadata.uid, allocation)
+        uid = placed.pod.metadata.uid
+        self.informers.assumed.add(uid)
+        self.informers.committing.add(uid)
+        self.snapshot.reserve(placed.pod, placed.shape, placed.placement)
+        if self.turns is not None:
+            self.turns.share.placed(placed.placement)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         assert self._tasks is not None
@@ -484,67 +519,51 @@ class SchedulingLoop:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    def _late_rival(self, uid: str, rival: ResourceClaim) -> None:
-        """Another scheduler gave a device of ours away after we had checked.
-
-        A commit still under way will notice and yield. For a pod that is bound already, say so; it is
-        evicted if something will make it again, because two pods on one device is worse. And wait
-        longer from now on: the other one is slower than we thought.
-        """
-        self.committer.courtesy = min(self.committer.courtesy * 2, _LONGEST_COURTESY)
-        mine = next((each for each in self.caches.claims.items.values() if each.metadata.uid == uid), None)
-        if mine is None:
-            return
-        for consumer in mine.status.reserved_for:
-            use = self.caches.state.pods.get(consumer.uid)
-            if use is None or consumer.uid in self.caches.committing:
-                continue
-            self.statistics.late_rivals += 1
-            text = f"a device of claim {key_of(mine.metadata)} was given to {key_of(rival.metadata)}, too, by another scheduler"
-            log.warning("pod %s: %s", use.key, text)
-            self.recorder.record(kinds.PODS, use.pod.metadata, "Warning", "DeviceAllocatedTwice", text)
-            if any(owner.controller for owner in use.pod.metadata.owner_references):
-                self._start(self._delete_pod(use.pod))
-
-    async def _delete_pod(self, pod: Pod) -> None:
-        try:
-            await self.client.delete(
-                kinds.PODS, pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid
-            )
-        except ClientError as error:
-            log.info("pod %s cannot be deleted: %s", pod.metadata.name, error)
-
     # --- committing -----------------------------------------------------------
+
+    @contextmanager
+    def _pausing(self) -> Iterator[None]:
+        """A commit only waits: provisioning a volume takes minutes, and others may be committed meanwhile."""
+        self._commits -= 1
+        self._commit_ended.set()
+        try:
+            yield
+        finally:
+            self._commits += 1
 
     async def _commit(self, entries: list[Entry[Pod]], decision: list[Placed]) -> None:
         try:
             await self.committer.commit(decision)
         except CommitFailed as error:
             for entry, placed in zip(entries, decision, strict=True):
-                self._commit_failed(entry, placed, error)
+                if placed.pod.metadata.uid in error.bound:
+                    self._committed(placed)
+                else:
+                    self._commit_failed(entry, placed, error)
         else:
             for placed in decision:
-                self.statistics.bound += 1
-                self.caches.settle(placed.pod, is_bound=True)
-                self.reporter.bound(placed.pod, placed.placement.node)
+                self._committed(placed)
+            self._tell_group(decision[0].pod, "", is_scheduled=True)
         finally:
             self._commits -= 1
             self._commit_ended.set()
 
+    def _committed(self, placed: Placed) -> None:
+        now, has_claims = asyncio.get_running_loop().time(), bool(placed.placement.claims)
+        self.statistics.was_bound(placed.pod.metadata.uid, now, has_claims=has_claims)
+        self.informers.settle(placed.pod, is_bound=True)
+        self.reporter.bound(placed.pod, placed.placement.node)
+
     def _commit_failed(self, entry: Entry[Pod], placed: Placed, error: CommitFailed) -> None:
-        pod, caches = entry.item, self.caches
+        pod, informers = entry.item, self.informers
         log.info("pod %s on %s: %s", entry.key, placed.placement.node, error)
         self.statistics.conflicts += error.is_conflict
         self.statistics.failures += not error.is_conflict
-        for claim in placed.placement.claims:
-            # Still there only if the claim has not come back allocated meanwhile.
-            booking = caches.bookings.pop(claim.metadata.uid, None)
-            if booking is not None:
-                booking.cancel()
-                caches.wake(f"claim:{key_of(claim.metadata)}")
-        caches.settle(pod, is_bound=False)
-        caches.wake(Help.DEVICES)
-        current = caches.pods.get(entry.key)
+        for claim in self.snapshot.unreserve(placed.placement.claims):
+            informers.wake(f"claim:{key_of(claim.metadata)}")
+        informers.settle(pod, is_bound=False)
+        informers.wake(QueueingHint.DEVICES)
+        current = informers.pods.get(entry.key)
         if current is not None and current.metadata.uid == pod.metadata.uid and not current.spec.node_name:
             entry.item = current
             group_key = _group_key(current)
@@ -553,10 +572,12 @@ class SchedulingLoop:
             if not error.is_conflict or entry.failures >= _CONFLICTS_TO_TELL:
                 self.reporter.failed(pod, str(error))
             pause = _RETRY_AFTER_CONFLICT if error.is_conflict else _RETRY_AFTER_FAILURE
-            # By chance, so that two schedulers that met over a pod do not meet again and again.
+            # By chance, so that schedulers that met over a device do not meet again and again.
             pause *= 0.5 + self._chance()
             pause = min(pause * 2 ** min(entry.failures, 10), _LONGEST_RETRY)
-            caches.queue.restore(entry, asyncio.get_running_loop().time(), pause)
+            informers.queue.restore(entry, asyncio.get_running_loop().time(), pause)
+        else:
+            self.statistics.left(pod.metadata.uid)
         self._changed.set()
 
 
@@ -565,3 +586,11 @@ def _group_key(pod: Pod) -> str | None:
     if reference is None or not reference.pod_group_name:
         return None
     return f"{pod.metadata.namespace}/{reference.pod_group_name}"
+
+
+def _missing_group(key: str) -> str:
+    return f"waiting for pod group {key} to be created"
+
+
+class _LeaseLost(Exception):  # not an error: it ends the tasks of a loop that leads no more
+    """Another process may lead now."""

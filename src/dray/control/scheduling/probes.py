@@ -4,52 +4,97 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+from collections.abc import Awaitable, Callable
 
 from dray.control.scheduling.loop import SchedulingLoop
+from dray.host.metrics_text import CONTENT_TYPE, family, histogram
+
+_HEAD_SECONDS = 10.0  # how long a caller may take to send its request
+DeviceSeries = Callable[[], Awaitable[bytes]]  # who holds what, as text
 
 
 def metrics_text(loop: SchedulingLoop) -> str:
-    """Spell the counters in the text format of Prometheus."""
+    """Write the counters in the text format of Prometheus."""
     numbers = loop.statistics
-    counters = {
-        "dray_scheduler_placed_total": ("Pods for which a node was found.", numbers.placed),
-        "dray_scheduler_bound_total": ("Pods bound.", numbers.bound),
-        "dray_scheduler_refused_total": ("Attempts that found no node.", numbers.refused),
-        "dray_scheduler_conflicts_total": (
+    waiting = [({"queue": place}, count) for place, count in loop.informers.queue.counts().items()]
+    families = [
+        family("dray_scheduler_placed_total", "counter", "Pods for which a node was found.", numbers.placed),
+        family("dray_scheduler_bound_total", "counter", "Pods bound.", numbers.bound),
+        family(
+            "dray_scheduler_refused_total",
+            "counter",
+            "Attempts that found no node, by reason.",
+            [({"reason": reason}, count) for reason, count in numbers.refusals.items()],
+        ),
+        family(
+            "dray_scheduler_conflicts_total",
+            "counter",
             "Commits thrown away because another was faster.",
             numbers.conflicts,
         ),
-        "dray_scheduler_failures_total": ("Commits that failed for another reason.", numbers.failures),
-        "dray_scheduler_late_rivals_total": (
-            "Devices that another scheduler gave away, too.",
-            numbers.late_rivals,
+        family(
+            "dray_scheduler_failures_total",
+            "counter",
+            "Commits that failed for another reason.",
+            numbers.failures,
         ),
-        "dray_scheduler_preemptions_total": ("Evictions planned to make room.", numbers.preemptions),
-    }
-    lines = []
-    for name, (words, value) in counters.items():
-        lines += [f"# HELP {name} {words}", f"# TYPE {name} counter", f"{name} {value}"]
-    lines += [
-        "# HELP dray_scheduler_pending_pods Waiting pods by place.",
-        "# TYPE dray_scheduler_pending_pods gauge",
+        family(
+            "dray_scheduler_preemptions_total",
+            "counter",
+            "Preemptions: decisions to evict pods for a more important one.",
+            numbers.preemptions,
+        ),
+        family(
+            "dray_scheduler_pending_pods",
+            "gauge",
+            "Waiting pods by queue: active, backoff, unschedulable, in-flight.",
+            waiting,
+        ),
+        histogram(
+            "dray_scheduler_attempt_duration_seconds",
+            "Time of one decision, by result.",
+            [({"result": result}, found) for result, found in numbers.attempts.items()],
+        ),
+        histogram(
+            "dray_scheduler_allocation_duration_seconds",
+            "Time from the queue to the binding, of pods whose claims were allocated.",
+            numbers.allocations,
+        ),
+        family(
+            "dray_scheduler_leading",
+            "gauge",
+            "1 while this process schedules, 0 while it stands by.",
+            int(loop.is_ready.is_set()),
+        ),
     ]
-    for place, count in loop.caches.queue.counts().items():
-        lines.append(f'dray_scheduler_pending_pods{{place="{place}"}} {count}')
-    return "\n".join(lines) + "\n"
+    return "".join(itertools.chain(*families))
 
 
-async def serve_probes(loop: SchedulingLoop, address: str, port: int) -> asyncio.Server:
-    """Answer probes; port 0 picks a free one."""
+async def serve_probes(
+    loop: SchedulingLoop, address: str, port: int, device_series: DeviceSeries | None = None
+) -> asyncio.Server:
+    """Answer probes; port 0 picks a free one. While the loop leads, /metrics ends with `device_series`.
+
+    A process that stands by knows the same devices; if it told of them too, sums would count them twice.
+    """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            status, body = _page(loop, head.split(" ")[1].partition("?")[0] if " " in head else "")
-            text = body.encode()
+        with contextlib.suppress(
+            ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError
+        ):
+            async with asyncio.timeout(_HEAD_SECONDS):
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            path = head.split(" ")[1].partition("?")[0] if " " in head else ""
+            status, page = _page(loop, path)
+            body = page.encode()
+            if path == "/metrics" and device_series is not None and loop.is_ready.is_set():
+                body += await device_series()
+            kind = CONTENT_TYPE if path == "/metrics" else "text/plain; charset=utf-8"
             writer.write(
-                f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\n"
-                f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n".encode()
-                + text
+                f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n"
+                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+                + body
             )
             await writer.drain()
         writer.close()
@@ -66,7 +111,7 @@ def _page(loop: SchedulingLoop, path: str) -> tuple[str, str]:
         case "/readyz":
             return (
                 ("200 OK", "ok")
-                if loop.is_ready.is_set()
-                else ("503 Service Unavailable", "caches are filling")
+                if loop.is_synced.is_set()
+                else ("503 Service Unavailable", "the informers have not listed the cluster yet")
             )
     return "404 Not Found", "see /metrics, /healthz, /readyz\n"

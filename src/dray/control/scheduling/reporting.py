@@ -6,7 +6,7 @@ as kube-scheduler has it. Reports wait in a line of their own, so that they neve
 down placing.
 
 A pod is reported again when the text changed. With every freed device the counts change a little,
-so those wait for half a minute; but another cause (now it is the devices, not the room; one more pod of the
+so those wait for half a minute; but another cause (now it is the devices, not cpu or memory; one more pod of the
 gang is there) is told after a second, in which more news may come in. The last of them is said, whether
 the pod is tried again or not.
 """
@@ -86,6 +86,7 @@ class Reporter:
         self._failed: dict[str, str] = {}  # pod uid -> text of its last failure, until something else is said
         self._unready: dict[str, asyncio.TimerHandle] = {}
         self._last_bound = float("-inf")  # loop time
+        self.is_active = True  # a scheduler that stands by writes nothing, so nothing may pile up
         self._settled: OrderedDict[str, None] = OrderedDict()  # pods lately bound or gone: no late reports
 
     async def run(self) -> None:
@@ -242,6 +243,8 @@ class Reporter:
             timer.cancel()
 
     def _say(self, report: _Report) -> None:
+        if not self.is_active:
+            return
         uid = report.pod.metadata.uid
         self._settled.pop(uid, None)
         is_waiting = uid in self._next
