@@ -10,6 +10,7 @@ from dray.driver.contract import (
     UNKNOWN,
     AllocatedDevice,
     AnnouncesChanges,
+    ChecksHost,
     ClaimRequest,
     DeviceConfig,
     DeviceHealth,
@@ -21,6 +22,8 @@ from dray.driver.contract import (
     PreparedDevice,
     Recovers,
     ReportsHealth,
+    RunsBeside,
+    UsesApi,
 )
 from dray.driver.running import RunningDriver, Settings, run, run_all, serve, serving_driver
 
@@ -30,6 +33,7 @@ __all__ = [
     "UNKNOWN",
     "AllocatedDevice",
     "AnnouncesChanges",
+    "ChecksHost",
     "ClaimRequest",
     "ContainerEdits",
     "DeviceConfig",
@@ -48,7 +52,9 @@ __all__ = [
     "Recovers",
     "ReportsHealth",
     "RunningDriver",
+    "RunsBeside",
     "Settings",
+    "UsesApi",
     "run",
     "run_all",
     "serve",

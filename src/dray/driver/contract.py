@@ -50,6 +50,7 @@ from dray.api.resource import (
     QuantityValue,
     ResourceClaim,
 )
+from dray.client.api_client import Client
 
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"
@@ -58,7 +59,7 @@ NO_EDITS = ContainerEdits()
 
 
 class DriverError(Exception):
-    """An expected refusal; its text is the whole story for the user."""
+    """An expected refusal; the user sees its text and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class AllocatedDevice:
 
     @property
     def is_exclusive(self) -> bool:
-        """Say whether no other claim may hold the device at the same time."""
+        """Return whether no other claim may hold the device at the same time."""
         return self.share_id is None and not self.admin_access
 
 
@@ -179,7 +180,7 @@ class PreparedClaim:
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealth:
-    """How one device feels."""
+    """The health of one device."""
 
     pool: str  # empty means: the pool named like the node
     device: str
@@ -221,6 +222,33 @@ class AnnouncesChanges(Protocol):
 
     def changes(self) -> AsyncIterator[object]:
         """Yield anything when `discover` should be called again."""
+        ...
+
+
+@runtime_checkable
+class ChecksHost(Protocol):
+    """Optional: a driver that needs privileges or programs which its pod or node may lack."""
+
+    def check_host(self) -> None:
+        """Raise DriverError, with what is missing, before anything is served or published."""
+        ...
+
+
+@runtime_checkable
+class UsesApi(Protocol):
+    """Optional: a driver that reads or writes objects beside its claims and slices."""
+
+    def connect(self, client: Client) -> None:
+        """Take the access to the API, with the driver's own rights; called once, before anything is served."""
+        ...
+
+
+@runtime_checkable
+class RunsBeside(Protocol):
+    """Optional: a driver with work of its own between the calls, such as answering container hooks."""
+
+    async def run_beside(self) -> None:
+        """Work until cancelled; started after `recover`, started again when it fails."""
         ...
 
 

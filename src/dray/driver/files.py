@@ -20,7 +20,8 @@ from typing import Any
 import msgspec
 
 from dray.api.cdi import CdiDevice, CdiSpec, ContainerEdits, Mount, QualifiedName, minimum_version
-from dray.driver.state import RecordedClaim, RecordedDevice, write_atomically
+from dray.driver.state import RecordedClaim, RecordedDevice
+from dray.host.files import write_atomically
 
 METADATA_VERSIONS = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")  # newest first
 CONTAINER_METADATA_DIR = "/var/run/kubernetes.io/dra-device-attributes"
@@ -55,7 +56,7 @@ class ClaimFiles:
         return msgspec.structs.replace(claim, devices=devices)
 
     def are_missing(self, claim: RecordedClaim) -> bool:
-        """Say whether somebody removed what `write` wrote (a reboot empties /run)."""
+        """Return whether somebody removed what `write` wrote (a reboot empties /run)."""
         has_edits = any(device.edits != ContainerEdits() for device in claim.devices)
         return has_edits and not self._claim_spec_path(claim.uid).exists()
 

@@ -136,7 +136,7 @@ class Publisher:
         return driver
 
     def _is_ours(self, there: ResourceSlice) -> bool:
-        """Say whether a slice of a pool that we no longer have is ours to delete."""
+        """Return whether a slice of a pool that we no longer have is ours to delete."""
         if self._owner.node_name:
             is_owned = any(owner.uid == self._owner.node_uid for owner in there.metadata.owner_references)
             return is_owned or there.spec.node_name == self._owner.node_name

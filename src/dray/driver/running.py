@@ -19,7 +19,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -28,16 +27,26 @@ from pathlib import Path
 from prometheus_client import start_http_server
 
 from dray.api.rpc import KUBELET_DIR
-from dray.client.api import Client
+from dray.client.api_client import Client
 from dray.client.errors import ClientError
 from dray.driver.api_access import ApiAccess
-from dray.driver.contract import AnnouncesChanges, Driver, DriverError, Pool, ReportsHealth
+from dray.driver.contract import (
+    AnnouncesChanges,
+    ChecksHost,
+    Driver,
+    DriverError,
+    Pool,
+    ReportsHealth,
+    RunsBeside,
+    UsesApi,
+)
 from dray.driver.files import ClaimFiles
 from dray.driver.metrics import Metrics
 from dray.driver.preparing import Preparer, Steps, call_driver, no_steps
 from dray.driver.publishing import Publisher
 from dray.driver.serving import HealthBoard, Serving, SocketPaths
 from dray.driver.state import CorruptStateError, StateFile, read_boot_id
+from dray.host.log_format import start_logging
 
 log = logging.getLogger("dray.driver")
 
@@ -52,7 +61,8 @@ class Settings:
     instance: str = ""  # set (to the pod's UID) for rolling updates: old and new run side by side
     device_metadata: bool = False  # tell containers about their devices in files (KEP 5304)
     rediscover_seconds: float = 60.0  # how often `discover` is called without being asked
-    metrics_port: int | None = None  # serve /metrics on 127.0.0.1
+    metrics_port: int | None = None  # serve /metrics on this port
+    metrics_address: str = "127.0.0.1"  # of /metrics
     publishes: bool = True  # False: somebody else publishes the slices
     withdraw_seconds: float = 30.0  # unregistered for so long: the slices are deleted until the node has us
 
@@ -79,6 +89,8 @@ class RunningDriver:
         self.metrics = Metrics(driver.name)
         self.node_name = settings.resolved_node_name()
         api = ApiAccess(client)
+        if isinstance(driver, UsesApi):
+            driver.connect(client)
         data_dir = settings.data_dir(driver.name)
         data_dir.mkdir(parents=True, exist_ok=True)
         self._state = StateFile(data_dir / "dray-state.json", read_boot_id())
@@ -122,8 +134,9 @@ class RunningDriver:
         await self.preparer.recover()
         await self.serving.start()
         if self.settings.metrics_port is not None:
-            start_http_server(self.settings.metrics_port, "127.0.0.1", self.metrics.registry)
-            log.info("metrics on http://127.0.0.1:%d/metrics", self.settings.metrics_port)
+            address, port = self.settings.metrics_address, self.settings.metrics_port
+            start_http_server(port, address, self.metrics.registry)
+            log.info("metrics on http://%s:%d/metrics", address, port)
 
     async def run(self) -> None:
         """Publish, watch the inventory and the health until cancelled."""
@@ -137,6 +150,8 @@ class RunningDriver:
                 tasks.create_task(self._watch_health(self._board))
             if isinstance(self.driver, AnnouncesChanges):
                 tasks.create_task(self._follow_changes(self.driver))
+            if isinstance(self.driver, RunsBeside):
+                tasks.create_task(self._run_beside(self.driver))
 
     async def _follow_registration(self) -> None:
         """Offer devices while the node can have them prepared."""
@@ -181,6 +196,15 @@ class RunningDriver:
             except Exception:
                 log.exception("%s: watching for changes failed; again in 5 s", self.driver.name)
             await asyncio.sleep(5.0)
+
+    async def _run_beside(self, driver: RunsBeside) -> None:
+        while True:
+            try:
+                await driver.run_beside()
+            except Exception:
+                self.metrics.failed("run_beside")
+                log.exception("%s: its own work failed; again in 1 s", self.driver.name)
+            await asyncio.sleep(1.0)
 
     async def _watch_health(self, board: HealthBoard) -> None:
         assert isinstance(self.driver, ReportsHealth)
@@ -243,7 +267,7 @@ def run_all(
     steps: Steps = no_steps,
 ) -> int:
     """Run several drivers as one process; all end together."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    start_logging(logging.INFO)  # unless whoever calls has begun to log
     chosen = settings or Settings()
     names = ", ".join(driver.name for driver in drivers)
 
@@ -262,6 +286,9 @@ def run_all(
 
     code = 0
     try:
+        for driver in drivers:
+            if isinstance(driver, ChecksHost):
+                driver.check_host()
         asyncio.run(main())
     except* (DriverError, ClientError, OSError) as errors:
         for error in errors.exceptions:

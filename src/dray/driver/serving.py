@@ -38,8 +38,8 @@ from dray.api.rpc.generated import (
 )
 from dray.driver.contract import HEALTHY, UNHEALTHY, DeviceHealth, DriverError
 from dray.driver.preparing import ClaimRef, Preparer
-from dray.driver.sockets import OwnedSocket, SocketLock, SocketTakenError
 from dray.driver.state import RecordedDevice, StateError
+from dray.host.sockets import OwnedSocket, SocketLock, SocketTakenError
 
 log = logging.getLogger("dray.driver")
 
@@ -229,7 +229,10 @@ class Serving:
         self._paths = paths
         self._preparer = preparer
         self._board = board
-        self._lock = SocketLock(paths.service.with_name(f".{paths.service.name}.lock"))
+        self._lock = SocketLock(
+            paths.service.with_name(f".{paths.service.name}.lock"),
+            hint="stop it, or give each an instance of its own (--instance)",
+        )
         self._service = OwnedSocket(paths.service, self._make_service)
         self._registration = OwnedSocket(paths.registration, self._make_registration)
         self._complaint = ""

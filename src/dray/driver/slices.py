@@ -206,7 +206,7 @@ def _owner_references(owner: Owner) -> list[OwnerReference]:
 
 
 def same_content(wanted: ResourceSliceSpec, there: ResourceSliceSpec) -> bool:
-    """Say whether a stored slice needs no write: same devices in the same order, whatever the generation.
+    """Return whether a stored slice needs no write: same devices in the same order, whatever the generation.
 
     The server rewrites quantities in their canonical form and dates taints; neither is a difference.
     """

@@ -3,7 +3,7 @@
 One JSON file holds all claims of one driver on one node. It is written whole, to a
 new file that is renamed over the old one: after a kill there is the old book or the
 new one, never half of one. `sync` then waits for the disk, before anybody is told
-of the result. A checksum tells rot (or a hand edit, or a torn write) from truth.
+of the result. A checksum detects damage, a hand edit or a torn write.
 
 A claim is in the book *before* the driver is asked to prepare it ("started"),
 and its result is in the book before the node hears of it ("completed"). So
@@ -31,6 +31,7 @@ import msgspec
 from dray.api.cdi import ContainerEdits
 from dray.api.parsing import load_json
 from dray.api.resource import AllocatedDeviceStatus, DeviceAttribute
+from dray.host.files import sync_directory, write_atomically
 
 FORMAT = "dray.driver/v1"
 
@@ -80,38 +81,6 @@ class StateError(Exception):
 
 class CorruptStateError(StateError):
     """The state file is damaged; it was set aside."""
-
-
-def write_atomically(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = True) -> None:
-    """Replace a file so that a crash leaves the old content or the new, and both are whole.
-
-    `durable=False` is for files that a reboot may lose (not a kill): it saves two fsyncs.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Readers of CDI directories skip this name; it is always the same, so that crashes leave no litter.
-    new = path.with_name(f".{path.name}.new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        os.replace(new, path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
-    if durable:
-        sync_directory(path.parent)
-
-
-def sync_directory(folder: Path) -> None:
-    """Make renames and removals in a directory durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class StateFile:

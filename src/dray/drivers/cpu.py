@@ -2,9 +2,9 @@
 
 One device per NUMA node, given out in shares of whole CPUs. At prepare the driver
 picks that many CPUs which nobody holds: whole cores first, all from one L3 cache
-where they fit, so that neighbours do not share more than they must. The set is
-told to the container in the environment (`DRAY_CPUSET_<DEVICE>`), and a CDI hook
-pins the container's first process to the sets of all its claims before it starts.
+where they fit, so that claims share as few cores and caches as possible. The set is
+told to the container in the environment (`DRAY_CPUSET_<DEVICE>`), and the container is
+pinned to the sets of all its claims before its program starts (`cpu_pinning`).
 
 Choosing is a function of the topology and what is free (`choose_cpus`); the book of
 who holds what is rebuilt from the claims on record after a restart.
@@ -12,35 +12,33 @@ who holds what is rebuilt from the claims on record after a restart.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dray.api.quantity import parse_quantity
-from dray.api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceCapacity
-from dray.api.well_known import NUMA_NODE
 from dray.driver import (
     AllocatedDevice,
     ClaimRequest,
     ContainerEdits,
     DriverError,
-    Hook,
     Pool,
     PreparedClaim,
     PreparedDevice,
 )
 from dray.drivers import driver_names
-from dray.drivers.hardware.devices import number, truth
+from dray.drivers.container_hook import ContainerState, HookServer, PodView, check_pod
+from dray.drivers.cpu_pinning import CGROUPS, check_cgroups, pin_container
+from dray.drivers.hardware.cpus import CAPACITY, CpuGroup, group_device
 from dray.drivers.sysfs import format_cpu_list, parse_cpu_list, read_int, read_text
 
 NAME = driver_names.CPU
-CAPACITY = "dra.cpu/cpu"
+_MAX_PINNED = 4096  # containers whose hooks are remembered
 
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """One logical CPU and its neighbourhood."""
+    """One logical CPU and its place in the machine."""
 
     id: int
     core: tuple[int, int]  # (socket, core id): siblings share it
@@ -116,8 +114,19 @@ class CpuDriver:
 
     name = NAME
 
-    def __init__(self, sysfs: Path = Path("/sys"), reserved: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        state: Path,
+        sysfs: Path = Path("/sys"),
+        reserved: Iterable[int] = (),
+        cgroups: Path = CGROUPS,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._hooks = HookServer(state / "hooks", self._pin)
         self._sysfs = sysfs
+        self._cgroups = cgroups
+        self._proc = proc
+        self._pinned: dict[str, set[int]] = {}  # container id -> CPUs of the claims whose hooks have run
         self._reserved = frozenset(reserved)  # CPUs left to the system
         self._held: dict[tuple[str, str, str | None], list[int]] = {}  # (claim uid, device, share) -> CPUs
 
@@ -131,30 +140,14 @@ class CpuDriver:
     def discover(self) -> list[Pool]:
         """Return one shared device per NUMA node."""
         smt = (read_text(self._sysfs / "devices/system/cpu/smt/active") or "0") == "1"
-        devices = []
-        for node, cpus in sorted(self._by_node().items()):
-            policy = CapacityRequestPolicy(
-                default="1", valid_range=CapacityRequestPolicyRange(min="1", step="1", max=str(len(cpus)))
+        return [
+            Pool(
+                [
+                    group_device(CpuGroup(len(cpus), smt, node, cpus[0].socket))
+                    for node, cpus in sorted(self._by_node().items())
+                ]
             )
-            attributes = {
-                "dra.cpu/socketID": number(cpus[0].socket),
-                "dra.cpu/numaNodeID": number(node),
-                "dra.cpu/numCPUs": number(len(cpus)),
-                "dra.cpu/smtEnabled": truth(smt),
-                NUMA_NODE: number(node),
-            }
-            caches = {cpu.cache for cpu in cpus}
-            if len(caches) == 1 and -1 not in caches:
-                attributes["dra.cpu/cacheL3ID"] = number(caches.pop())
-            devices.append(
-                Device(
-                    name=f"cpudevnuma{node:03d}",
-                    attributes=attributes,
-                    capacity={CAPACITY: DeviceCapacity(value=str(len(cpus)), request_policy=policy)},
-                    allow_multiple_allocations=True,
-                )
-            )
-        return [Pool(devices)]
+        ]
 
     def recover(self, known: Sequence[PreparedClaim]) -> None:
         """Rebuild the book from the claims on record."""
@@ -164,6 +157,29 @@ class CpuDriver:
             for device in claim.devices
             if device.private
         }
+
+    def check_host(self) -> None:
+        """Refuse to start where containers could not be pinned."""
+        view = PodView(self._proc)
+        check_pod("cpu", ("CAP_SYS_PTRACE",), view)
+        if view.is_pod:
+            check_cgroups(self._cgroups)
+
+    async def run_beside(self) -> None:
+        """Answer the hooks of containers."""
+        await self._hooks.run()
+
+    def _pin(self, key: str, container: ContainerState) -> None:
+        """Pin a container to one claim's CPUs, in addition to those of its other claims."""
+        cpus = {cpu for (uid, _, _), held in list(self._held.items()) if uid == key for cpu in held}
+        if not cpus:
+            raise DriverError(f"no CPUs are prepared for claim {key}")
+        known = self._pinned.setdefault(container.id or str(container.pid), set())
+        known &= {cpu for held in list(self._held.values()) for cpu in held}
+        known |= cpus
+        pin_container(container, known, self._proc, self._cgroups)
+        while len(self._pinned) > _MAX_PINNED:
+            del self._pinned[next(iter(self._pinned))]
 
     def prepare(self, claim: ClaimRequest) -> list[PreparedDevice]:
         """Pick CPUs for every share; all or none."""
@@ -175,7 +191,7 @@ class CpuDriver:
                 if key not in self._held:
                     self._held[key] = self._take(allocated)
                     taken.append(key)
-                prepared.append(self._prepared(allocated, self._held[key]))
+                prepared.append(self._prepared(claim.uid, allocated, self._held[key]))
         except DriverError:
             for key in taken:
                 del self._held[key]
@@ -199,15 +215,11 @@ class CpuDriver:
             )
         return chosen
 
-    @staticmethod
-    def _prepared(allocated: AllocatedDevice, cpus: list[int]) -> PreparedDevice:
+    def _prepared(self, claim_uid: str, allocated: AllocatedDevice, cpus: list[int]) -> PreparedDevice:
         listing = format_cpu_list(cpus)
-        hook = Hook(
-            hook_name="createRuntime",
-            path=sys.executable,
-            args=["python", "-m", "dray.drivers.cpu_hook", listing],
+        edits = ContainerEdits(
+            env=[f"DRAY_CPUSET_{allocated.device.upper()}={listing}"], hooks=[self._hooks.hook(claim_uid)]
         )
-        edits = ContainerEdits(env=[f"DRAY_CPUSET_{allocated.device.upper()}={listing}"], hooks=[hook])
         return PreparedDevice.of(allocated, edits, private={"cpus": cpus})
 
     def unprepare(self, claim: PreparedClaim) -> None:

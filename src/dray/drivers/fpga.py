@@ -35,7 +35,7 @@ from dray.driver import (
     PreparedDevice,
 )
 from dray.drivers import driver_names
-from dray.drivers.hardware.devices import number, text
+from dray.drivers.hardware.attributes import number, text
 from dray.drivers.sysfs import PciPlace, pci_place, read_text
 
 NAME = driver_names.FPGA

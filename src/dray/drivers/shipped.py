@@ -30,7 +30,7 @@ def _network(node: str, state: Path) -> Driver:
 
 
 def _cpu(node: str, state: Path) -> Driver:
-    return CpuDriver()
+    return CpuDriver(state)
 
 
 def _fpga(node: str, state: Path) -> Driver:

@@ -5,7 +5,10 @@ the real driver, so claims written for real clusters work unchanged. A container
 one environment variable per device, named after the device, with its identity; more
 is not promised, because there is nothing to use. Faults come from a file (`faults`).
 
-The variables: for device `gpu-0` of a claim's request `gpu`
+Opaque configs are checked as the real driver does: what it refuses fails `prepare` with its
+message. The variables of the real driver (`simulated_variables`) are set as well.
+
+Our own variables: for device `gpu-0` of a claim's request `gpu`
     DRAY_DEVICE_GPU_0=gpu.nvidia.com/node-1/gpu-0
     DRAY_DEVICE_GPU_0_REQUEST=gpu, _UUID=GPU-…, _MODEL=…, _SHARE=…, and _CAPACITY_<NAME>=… for shares.
 """
@@ -16,9 +19,11 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from dray.api.cdi import ContainerEdits
 from dray.api.meta import Condition
 from dray.api.resource import Device
 from dray.driver import (
@@ -31,46 +36,44 @@ from dray.driver import (
     PreparedClaim,
     PreparedDevice,
 )
-from dray.drivers.faults import FaultFile
-from dray.drivers.hardware import PoolModel, Profile
+from dray.drivers.faults import FaultFile, Faults
+from dray.drivers.hardware import PoolModel
+from dray.drivers.opaque_configs import OpaqueConfigError, check_config
+from dray.drivers.simulated_variables import variable_name, variables_of
 
 HEALTH_PERIOD = 10.0  # heartbeat; the node calls a device unknown after 30 s of silence
 LOOK_PERIOD = 0.5  # how often the faults file is looked at
-
-
-def variable_name(device: str) -> str:
-    """Return the name of a device's environment variable.
-
-    >>> variable_name("pci-0000-1b-00-0")
-    'DRAY_DEVICE_PCI_0000_1B_00_0'
-    """
-    return "DRAY_DEVICE_" + "".join(letter if letter.isalnum() else "_" for letter in device).upper()
 
 
 class SimulatedDriver:
     """One modelled driver on one node."""
 
     def __init__(
-        self, model: PoolModel, faults: Path | None = None, *, interval: float = LOOK_PERIOD
+        self,
+        model: PoolModel,
+        faults: Path | None = None,
+        *,
+        folder: Path | None = None,
+        others: Sequence[PoolModel] = (),
+        reachable: Sequence[PoolModel] = (),
+        interval: float = LOOK_PERIOD,
     ) -> None:
+        """`others` are further pools to publish; devices of `reachable` pools are published by somebody else."""
         self.name = model.driver
-        self._model = model
+        self.model = model
+        self.folder = folder  # for files that containers see; None: they get no mounts
+        self.models = (model, *others)
         self._faults = FaultFile(faults)
-        self._device_by_name = {device.name: device for device in model.devices}
+        self._device_by_id = {
+            (each.name, device.name): device for each in (*self.models, *reachable) for device in each.devices
+        }
         self._interval = interval
 
     def discover(self) -> list[Pool]:
-        """Return the modelled pool, less what vanished, with the taints of faults."""
+        """Return the modelled pools, less what vanished, with the taints of faults."""
         faults = self._faults.read()
-        devices: list[Device] = []
-        for device in self._model.devices:
-            fault = faults.of(device.name)
-            if fault.vanish:
-                continue
-            if fault.taint is not None:
-                device = msgspec.structs.replace(device, taints=[*device.taints, fault.taint])
-            devices.append(device)
-        return [Pool(devices, self._model.counter_sets, name=self._model.name)]
+        pools = [model for model in self.models if model.devices or model.counter_sets]
+        return [Pool(_present(model, faults), model.counter_sets, name=model.name) for model in pools]
 
     async def changes(self) -> AsyncIterator[object]:
         """Yield when the faults changed."""
@@ -89,8 +92,8 @@ class SimulatedDriver:
         while True:
             faults = self._faults.read()
             now = [
-                DeviceHealth(self._model.name, name, faults.of(name).health, faults.of(name).message)
-                for name in self._device_by_name
+                DeviceHealth(pool, name, faults.of(name).health, faults.of(name).message)
+                for pool, name in self._device_by_id
             ]
             if now != last or waited >= HEALTH_PERIOD:
                 last, waited = now, 0.0
@@ -109,13 +112,32 @@ class SimulatedDriver:
                 await asyncio.sleep(seconds)
             if fault.prepare_error:
                 raise DriverError(f"device {allocated.device}: {fault.prepare_error}")
-            device = self._device_by_name.get(allocated.device)
-            if device is None or allocated.pool != self._model.name:
+            device = self._device_by_id.get((allocated.pool, allocated.device))
+            if device is None:
                 raise DriverError(f"there is no device {allocated.pool}/{allocated.device} on this node")
-            prepared.append(self._prepared(allocated, device))
+            try:
+                for config in allocated.configs:
+                    check_config(self.name, config.parameters)
+                edits = await self.apply(claim, allocated)
+                prepared.append(self._prepared(claim, allocated, device, edits))
+            except OpaqueConfigError as error:
+                raise DriverError(f"request {allocated.request}: opaque config: {error}") from error
         return prepared
 
-    def _prepared(self, allocated: AllocatedDevice, device: Device) -> PreparedDevice:
+    async def apply(self, claim: ClaimRequest, allocated: AllocatedDevice) -> ContainerEdits:
+        """Do what this driver does with one device; return what a container gets for it.
+
+        Raises OpaqueConfigError or DriverError when the driver would refuse. Called again until it succeeds.
+        """
+        return ContainerEdits()
+
+    def status_data(self, allocated: AllocatedDevice) -> Any:
+        """Return what to show of a device in the claim's `status.devices`, a small JSON object; None: nothing."""
+        return None
+
+    def _prepared(
+        self, claim: ClaimRequest, allocated: AllocatedDevice, device: Device, edits: ContainerEdits
+    ) -> PreparedDevice:
         attributes = device.attributes or {}
         name = variable_name(device.name)
         env = {name: f"{self.name}/{allocated.pool}/{device.name}", f"{name}_REQUEST": allocated.request}
@@ -130,11 +152,25 @@ class SimulatedDriver:
                 env[f"{name}_CAPACITY_{variable_name(capacity).removeprefix('DRAY_DEVICE_')}"] = str(amount)
         for config in allocated.configs:
             env[f"{name}_CONFIG"] = json.dumps(config.parameters, separators=(",", ":"), sort_keys=True)
+        env |= variables_of(self.name, allocated)
         ready = Condition(
             type="Ready", status="True", reason="Simulated", message="a simulated device is always ready"
         )
+        # Binding conditions were written into the same entry before the pod was bound; they stay.
+        bound = [
+            condition
+            for entry in claim.claim.status.devices
+            if (entry.driver, entry.pool, entry.device, entry.share_id)
+            == (self.name, allocated.pool, allocated.device, allocated.share_id)
+            for condition in entry.conditions
+            if condition.type in (device.binding_conditions or ())
+        ]
         return PreparedDevice.of(
-            allocated, env=env, attributes=attributes, status=DeviceStatus(conditions=[ready])
+            allocated,
+            edits,
+            env=env,
+            attributes=attributes,
+            status=DeviceStatus(conditions=[*bound, ready], data=self.status_data(allocated)),
         )
 
     async def unprepare(self, claim: PreparedClaim) -> None:
@@ -146,11 +182,13 @@ class SimulatedDriver:
                 raise DriverError(f"device {device.device}: {message}")
 
 
-def simulated_drivers(
-    profile: Profile, node: str, faults_dir: Path | None = None
-) -> Sequence[SimulatedDriver]:
-    """Return the drivers of a simulated node; each has `faults_dir/<driver>.yaml` for its faults."""
-    return [
-        SimulatedDriver(model, None if faults_dir is None else faults_dir / f"{model.driver}.yaml")
-        for model in profile.pools(node)
-    ]
+def _present(model: PoolModel, faults: Faults) -> list[Device]:
+    devices: list[Device] = []
+    for device in model.devices:
+        fault = faults.of(device.name)
+        if fault.vanish:
+            continue
+        if fault.taint is not None:
+            device = msgspec.structs.replace(device, taints=[*device.taints, fault.taint])
+        devices.append(device)
+    return devices

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dray.api.resource import DeviceAttribute
 from dray.api.well_known import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
-from dray.drivers.hardware.devices import number, text
+from dray.drivers.hardware.attributes import number, text
 
 _PCI_ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 _PCI_ROOT = re.compile(r"^pci[0-9a-f]{4,8}:[0-9a-f]{2}$")

@@ -30,7 +30,7 @@ from dray.driver import (
     PreparedDevice,
 )
 from dray.drivers import driver_names
-from dray.drivers.hardware.devices import number, stable_uuid, text
+from dray.drivers.hardware.attributes import number, stable_uuid, text
 from dray.drivers.sysfs import PciPlace, pci_place, read_text
 
 NAME = driver_names.TPU
@@ -39,7 +39,7 @@ GOOGLE = "0x1ae0"
 GENERATIONS: dict[str, tuple[str, str]] = {
     "0x005e": ("v4", "2,2,1"),
     "0x0062": ("v5p", "2,2,1"),
-    "0x0063": ("v5e", "2,4,1"),
+    "0x0063": ("v5litepod", "2,4,1"),
     "0x006f": ("v6e", "2,4,1"),
 }
 PROBE_PERIOD = 10.0
@@ -128,7 +128,6 @@ class TpuDriver:
                 "tpuGen": text(chip.generation),
                 "brand": text("Google"),
                 "chipCount": number(len(chips)),
-                **chip.place.attributes(),
             }
             if accelerator:
                 attributes["accelerator"] = text(accelerator)

@@ -1,4 +1,4 @@
-"""The node agent: all parts put together, and the order in which they come to life.
+"""The node agent: its parts, and the order in which they start.
 
     checkpoint → runtime → node registered → old slices wiped → plugins → pods → reconcile
 
@@ -16,26 +16,25 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
 from dray.api.podspec import RunPod
 from dray.client import Client, Informer
 from dray.client.resources import PODS
+from dray.host.private_files import close_tree, make_private_folder
 from dray.node.access import Access
 from dray.node.cdi import DEFAULT_DIRS, CdiRegistry
 from dray.node.checkpoint import FILE_NAME, CheckpointFile, CorruptCheckpointError
 from dray.node.claims import ClaimBook
-from dray.node.environment import Surroundings
+from dray.node.environment import PodEnvironment
 from dray.node.health import DeviceHealthBoard
-from dray.node.machine import FINISHED, Backoff
+from dray.node.machine import Backoff, Stage
 from dray.node.membership import Membership, NodeFacts, machine_capacity
 from dray.node.plugins import WIPE_AFTER_SECONDS, Plugin, PluginRegistry
 from dray.node.podresources import PodResourcesService, serve_pod_resources
 from dray.node.pods import PodRunner
 from dray.node.preparing import ClaimKeeper, Steps, no_steps
-from dray.node.private_files import close_tree, make_private_folder
 from dray.node.runtime import NoneRuntime, ProcessRuntime, Runtime
 from dray.node.server import NodeServer
 
@@ -95,7 +94,7 @@ class Agent:
             keeper=self.keeper,
             cdi=CdiRegistry(settings.cdi_dirs),
             health=self.health,
-            surroundings=Surroundings(client, root, settings.address),
+            environment=PodEnvironment(client, root, settings.address),
             backoff=settings.backoff,
         )
         self.server = NodeServer(
@@ -112,6 +111,7 @@ class Agent:
         self.membership: Membership | None = None
         self.is_ready = asyncio.Event()
         self._is_checkpoint_lost = False
+        self._registered = asyncio.Event()  # a driver has, since the last reconciliation
 
     def _make_runtime(self) -> Runtime:
         if self.settings.runtime == "none":
@@ -131,13 +131,19 @@ class Agent:
             log.info("took the rights of other users from %d files in %s", len(opened), settings.root)
         self._restore()
         await self.pods.adopt(self._make_runtime())
-        resources: Any = None
-        if settings.serves:
-            await self.server.start(settings.port)
-            resources = await serve_pod_resources(
-                settings.root / "pod-resources" / "kubelet.sock",
-                PodResourcesService(self.book, self._active_pods),
-            )
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self.server.stop)
+            stack.push_async_callback(self.pods.close)
+            if settings.serves:
+                await self.server.start(settings.port)
+                service = PodResourcesService(self.book, self._active_pods)
+                await stack.enter_async_context(
+                    serve_pod_resources(settings.root / "pod-resources" / "kubelet.sock", service)
+                )
+            await self._run_loops()
+
+    async def _run_loops(self) -> None:
+        settings = self.settings
         capacity = settings.capacity or machine_capacity(settings.max_pods)
         facts = NodeFacts(
             settings.name,
@@ -149,20 +155,14 @@ class Agent:
             settings.taints,
         )
         self.membership = Membership(self._client, facts)
-        try:
-            await self.membership.register()
-            await self.membership.wipe_slices()
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.membership.run())
-                tasks.create_task(self.plugins.run())
-                tasks.create_task(self.health.run_expiry())
-                tasks.create_task(self._follow_pods())
-                tasks.create_task(self.informer.run())
-        finally:
-            await self.pods.close()
-            await self.server.stop()
-            if resources is not None:
-                await resources.stop(grace=0.5)
+        await self.membership.register()
+        await self.membership.wipe_slices()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.membership.run())
+            tasks.create_task(self.plugins.run())
+            tasks.create_task(self.health.run_expiry())
+            tasks.create_task(self._follow_pods())
+            tasks.create_task(self.informer.run())
 
     def _restore(self) -> None:
         try:
@@ -176,7 +176,7 @@ class Agent:
             await self.keeper.rebuild(self.settings.name)
         self.informer.add_handler(self.pods.see)
         await self.informer.wait_synced()
-        await self.pods.end_strangers()
+        await self.pods.stop_orphans()
         self.is_ready.set()
         log.info(
             "node %s is up: runtime %s, root %s",
@@ -187,14 +187,19 @@ class Agent:
         while True:
             await self.keeper.reconcile(self.pods.active_uids())
             self.metrics.claims_in_use.set(len(self.book.infos))
-            await asyncio.sleep(self.settings.reconcile_seconds)
+            # A driver that registers may be the one that the claims of a pod that is gone wait for.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.reconcile_seconds):
+                    await self._registered.wait()
+            self._registered.clear()
 
     def _active_pods(self) -> list[RunPod]:
-        return [machine.pod for machine in self.pods.machines() if machine.stage != FINISHED]
+        return [machine.pod for machine in self.pods.machines() if machine.stage is not Stage.FINISHED]
 
     def _driver_registered(self, plugin: Plugin) -> None:
         plugin.tasks.append(asyncio.create_task(self.health.follow(plugin)))
         self.pods.retry_prepare()
+        self._registered.set()
 
     async def _driver_away(self, driver: str) -> None:
         assert self.membership is not None

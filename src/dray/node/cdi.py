@@ -199,7 +199,7 @@ def apply_edits(oci: Mapping[str, Any], edits: ContainerEdits) -> dict[str, Any]
         gids = [*user.get("additionalGids", ()), *(gid for gid in edits.additional_gids if gid)]
         user["additionalGids"] = list(dict.fromkeys(gids))
     for node in edits.device_nodes:
-        _add_device(spec, _complete(node))
+        _add_device(spec, complete_node(node))
     for mount in edits.mounts:
         _add_mount(spec, mount)
     if edits.mounts:
@@ -229,7 +229,7 @@ def merge_env(first: Iterable[str], later: Iterable[str]) -> list[str]:
     return [f"{name}={value}" for name, value in values.items()]
 
 
-def _complete(node: DeviceNode) -> DeviceNode:
+def complete_node(node: DeviceNode) -> DeviceNode:
     """Fill in from the host what the spec leaves out."""
     if node.type and (node.type == "p" or node.major):
         return node
@@ -241,7 +241,7 @@ def _complete(node: DeviceNode) -> DeviceNode:
     kinds = ((stat.S_ISBLK, "b"), (stat.S_ISCHR, "c"), (stat.S_ISFIFO, "p"))
     kind = next((name for is_kind, name in kinds if is_kind(found.st_mode)), "")
     if not kind:
-        raise CdiError(f"device node {host_path} is no device file on this host")
+        raise CdiError(f"device node {host_path} is not a device file on this host")
     if node.type and node.type.replace("u", "c") != kind:
         raise CdiError(f"device node {host_path} is of type {kind}, the spec says {node.type}")
     return msgspec.structs.replace(

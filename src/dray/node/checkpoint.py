@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from dray.api.parsing import load_json
-from dray.driver.state import write_atomically
+from dray.host.files import write_atomically
 from dray.node.claims import ClaimInfo, ClaimKey, HeldDevice
 
 FILE_NAME = "dra_manager_state"

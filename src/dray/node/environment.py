@@ -1,4 +1,4 @@
-"""A container's surroundings from its spec: variables, command line, volumes.
+"""A container's environment from its spec: variables, command line, volumes.
 
 Values come from the spec itself, from the pod (downward API), and from ConfigMaps
 and Secrets, which are read when the container starts. `$(NAME)` in values, command
@@ -18,8 +18,8 @@ from dray.api.podspec import EnvVarSource, KeyToPath, RunContainer, RunPod, Volu
 from dray.api.quantity import parse_quantity
 from dray.client import Client, NotFound
 from dray.client.resources import CONFIG_MAPS, SECRETS, Resource
-from dray.driver.state import write_atomically
-from dray.node.private_files import PRIVATE_FILE, make_private_folder
+from dray.host.files import PRIVATE_FILE, write_atomically
+from dray.host.private_files import make_private_folder
 from dray.node.runtime import BindMount, StartError
 
 _REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
@@ -68,7 +68,7 @@ def pod_field(pod: RunPod, path: str, node_ip: str) -> str:
     return known[path]
 
 
-class Surroundings:
+class PodEnvironment:
     """Builds environments and volumes; holds the client for ConfigMaps and Secrets."""
 
     def __init__(self, client: Client, root: Path, node_ip: str) -> None:
@@ -164,7 +164,7 @@ class Surroundings:
         make_private_folder(folder)
         for source, resource in ((volume.config_map, CONFIG_MAPS), (volume.secret, SECRETS)):
             if source is not None:
-                name = source.name or source.secret_name
+                name = source.name
                 data = await self._data(resource, pod.metadata.namespace, name, bool(source.optional))
                 _write_files(folder, data, source.items)
         if volume.downward_api is not None:

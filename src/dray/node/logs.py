@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.api.times import format_microtime
-from dray.node.private_files import make_private_folder
+from dray.host.private_files import make_private_folder
 
 LONGEST_LINE = 16384
 MAX_FILE_BYTES = 10 << 20

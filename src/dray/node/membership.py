@@ -15,12 +15,9 @@ from typing import Any
 
 from dray.api.times import format_microtime, format_time
 from dray.api.well_known import (
-    ARCH_LABEL,
-    BETA_ARCH_LABEL,
-    BETA_OS_LABEL,
-    HOSTNAME_LABEL,
+    NODE_FEATURES,
     NOT_READY_KEY,
-    OS_LABEL,
+    well_known_labels,
 )
 from dray.client import AlreadyExists, Client, ClientError, Conflict, Forbidden, NotFound
 from dray.client.resources import LEASES, NAMESPACES, NODES, SLICES
@@ -70,13 +67,7 @@ def machine_capacity(max_pods: int) -> dict[str, str]:
 def node_labels(name: str) -> dict[str, str]:
     """Return the labels that every node has."""
     arch = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    return {
-        HOSTNAME_LABEL: name,
-        OS_LABEL: "linux",
-        ARCH_LABEL: arch,
-        BETA_OS_LABEL: "linux",
-        BETA_ARCH_LABEL: arch,
-    }
+    return well_known_labels(name, arch)
 
 
 class Membership:
@@ -184,6 +175,7 @@ class Membership:
                 for kind, status, reason, message in conditions
             ],
             "nodeInfo": _node_info(facts.runtime),
+            "declaredFeatures": list(NODE_FEATURES),
         }
 
     async def run(self) -> None:
@@ -293,7 +285,9 @@ def _differs(current: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
     have = essence(current.get("conditions") or ())
     if any(have.get(kind) != said for kind, said in essence(ours["conditions"]).items()):
         return True
-    return any(not _says(current.get(key), said) for key, said in ours.items() if key != "conditions")
+    # A server without the gate NodeDeclaredFeatures drops what we declare: writing it again would not help.
+    left_out = {"conditions"} | ({"declaredFeatures"} - current.keys())
+    return any(not _says(current.get(key), said) for key, said in ours.items() if key not in left_out)
 
 
 def _says(current: object, said: object) -> bool:

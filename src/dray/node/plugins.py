@@ -47,8 +47,8 @@ from dray.api.rpc.generated import (
 )
 from dray.api.validation.fields import Path as FieldPath
 from dray.api.validation.names import validate_driver_name
+from dray.host.private_files import make_private_folder
 from dray.node.claims import ClaimFacts, HeldDevice
-from dray.node.private_files import make_private_folder
 
 log = logging.getLogger("dray.node")
 

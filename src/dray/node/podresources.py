@@ -6,6 +6,7 @@ are not managed here and stay empty.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import grpc
 from dray.api.podspec import RunPod
 from dray.api.rpc.generated import podresources_v1_pb2 as messages
 from dray.api.rpc.generated import podresources_v1_pb2_grpc as services
+from dray.host.files import PRIVATE_FILE
+from dray.host.private_files import make_private_folder
+from dray.host.sockets import serving_at
 from dray.node.claims import ClaimBook
 from dray.node.preparing import container_references
-from dray.node.private_files import PRIVATE_FILE, make_private_folder
 
 
 class PodResourcesService:
@@ -63,14 +66,16 @@ class PodResourcesService:
         return found
 
 
-async def serve_pod_resources(socket: Path, service: PodResourcesService) -> Any:
-    """Open the socket; the caller stops the returned server."""
+def serve_pod_resources(
+    socket: Path, service: PodResourcesService
+) -> contextlib.AbstractAsyncContextManager[None]:
+    """Serve for the length of a `with` block; raises SocketTakenError when another process serves there."""
+
+    def make_server() -> Any:
+        server = grpc.aio.server()
+        services.add_PodResourcesListerServicer_to_server(service, server)
+        return server
+
     make_private_folder(socket.parent)
-    socket.unlink(missing_ok=True)
-    server = grpc.aio.server()
-    services.add_PodResourcesListerServicer_to_server(service, server)
-    server.add_insecure_port(f"unix:{socket}")
-    await server.start()
     # kubelet's socket, too, is for root only: it tells which pod has which device.
-    socket.chmod(PRIVATE_FILE)
-    return server
+    return serving_at(socket, make_server, PRIVATE_FILE)

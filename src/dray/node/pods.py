@@ -25,17 +25,17 @@ from typing import Any
 
 import msgspec
 
-from dray.api.cdi import CdiError
+from dray.api.cdi import NEEDS_POD_NETWORK, CdiError
 from dray.api.media_types import MERGE_PATCH
 from dray.api.podspec import LifecycleHandler, RunContainer, RunPod
-from dray.api.times import format_time
+from dray.api.times import format_time, parse_time
 from dray.client import Client, ClientError, Conflict, Invalid, NotFound
 from dray.client.resources import EVENTS, PODS
 from dray.devices import DeviceId
 from dray.node import machine as m
-from dray.node import signals as s
+from dray.node import pod_events as s
 from dray.node.cdi import CdiRegistry
-from dray.node.environment import Surroundings
+from dray.node.environment import PodEnvironment
 from dray.node.health import DeviceHealthBoard
 from dray.node.preparing import ClaimKeeper, ClaimsUnusable, container_references
 from dray.node.probes import Prober
@@ -44,13 +44,15 @@ from dray.node.status import pod_status
 
 log = logging.getLogger("dray.node")
 
+WARN_BEFORE_DEADLINE = (600, 60)  # seconds
+
 _JOIN_SECONDS = 0.01
 
 
 @dataclass(slots=True)
 class _Pod:
     machine: m.PodMachine
-    timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
+    timers: dict[s.TimerFired, asyncio.TimerHandle] = field(default_factory=dict)
     probes: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     starting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     reporter: asyncio.Task[None] | None = None
@@ -74,7 +76,7 @@ class PodRunner:
         keeper: ClaimKeeper,
         cdi: CdiRegistry,
         health: DeviceHealthBoard,
-        surroundings: Surroundings,
+        environment: PodEnvironment,
         backoff: m.Backoff | None = None,
     ) -> None:
         self._client = client
@@ -84,7 +86,7 @@ class PodRunner:
         self._keeper = keeper
         self._cdi = cdi
         self._health = health
-        self._surroundings = surroundings
+        self._environment = environment
         self._backoff = backoff
         self._prober = Prober("127.0.0.1")
         self._pods: dict[str, _Pod] = {}
@@ -114,7 +116,7 @@ class PodRunner:
                     or old.metadata.deletion_grace_period_seconds
                     != new.metadata.deletion_grace_period_seconds
                 ):
-                    self.feed(new.metadata.uid, s.StopWanted(float(new.grace_seconds)))
+                    self.feed(new.metadata.uid, s.StopRequested(float(new.grace_seconds)))
         elif old is not None:
             self._vanished(old)
 
@@ -125,27 +127,51 @@ class PodRunner:
         self._pods[uid] = _Pod(machine)
         found = self._found.pop(uid, [])
         if pod.status.phase in ("Succeeded", "Failed"):
-            machine.stage = m.FINISHED
+            machine.stage = m.Stage.FINISHED
             if machine.is_deleted:
-                self.feed(uid, s.StopWanted(0.0))
+                self.feed(uid, s.StopRequested(0.0))
             return
-        deadline = pod.spec.active_deadline_seconds
-        if deadline is not None:
-            self._wake(uid, "deadline", float(deadline))
+        self._begin_deadline(pod)
         self.feed(uid, s.Restored(found))
+
+    def _begin_deadline(self, pod: RunPod) -> None:
+        """Set the end of the pod's time, and warnings before it; the time counts since the pod's first start."""
+        deadline, started = pod.spec.active_deadline_seconds, pod.status.start_time
+        if deadline is None:
+            return
+        spent = max(0.0, time.time() - parse_time(started).timestamp()) if started else 0.0
+        uid, left = pod.metadata.uid, max(0.0, float(deadline) - spent)
+        self._set_timer(uid, s.TimerFired(s.Timer.DEADLINE), left)
+        loop, timers = asyncio.get_running_loop(), self._pods[uid].timers
+        for seconds in WARN_BEFORE_DEADLINE:
+            if left > seconds:
+                timer = loop.call_later(left - seconds, self._warn_of_deadline, uid, seconds)
+                timers[s.TimerFired(s.Timer.DEADLINE, f"{seconds} s before")] = timer
+
+    def _warn_of_deadline(self, uid: str, seconds: int) -> None:
+        """Tell that the pod's time is nearly over: by an event, and in the logs of its containers."""
+        known = self._pods.get(uid)
+        if known is None or known.machine.stage == m.Stage.FINISHED:
+            return
+        grace = known.machine.grace_seconds
+        message = (
+            f"the time limit ends this job in {seconds // 60} min: SIGTERM then, SIGKILL {grace:g} s later"
+        )
+        self._note(known, "DeadlineApproaching", message, True)
+        self.runtime.write_log(uid, f"dray: {message}")
 
     def _vanished(self, pod: RunPod) -> None:
         known = self._pods.get(pod.metadata.uid)
         if known is None:
             return
         known.is_gone = True
-        if known.machine.stage == m.FINISHED:
+        if known.machine.stage == m.Stage.FINISHED:
             self._spawn(self._forget(pod.metadata.uid))
         else:
             # Deleted by force: the containers still get their grace, there is just nobody to tell.
-            self.feed(pod.metadata.uid, s.StopWanted(float(pod.grace_seconds)))
+            self.feed(pod.metadata.uid, s.StopRequested(float(pod.grace_seconds)))
 
-    async def end_strangers(self) -> None:
+    async def stop_orphans(self) -> None:
         """Stop containers of pods that went away while no agent was here; after the first list of pods."""
         for uid, containers in list(self._found.items()):
             for container in containers:
@@ -157,7 +183,7 @@ class PodRunner:
 
     def active_uids(self) -> set[str]:
         """Return the pods that may hold claims."""
-        return {uid for uid, known in self._pods.items() if known.machine.stage != m.FINISHED}
+        return {uid for uid, known in self._pods.items() if known.machine.stage != m.Stage.FINISHED}
 
     def machines(self) -> list[m.PodMachine]:
         """Return all pods here."""
@@ -170,7 +196,7 @@ class PodRunner:
             for known in self._pods.values()
             if (known.machine.pod.metadata.namespace, known.machine.pod.metadata.name) == (namespace, name)
         ]
-        return min(found, key=lambda machine: machine.stage == m.FINISHED, default=None)
+        return min(found, key=lambda machine: machine.stage == m.Stage.FINISHED, default=None)
 
     # --- events and instructions ------------------------------------------------
 
@@ -197,9 +223,9 @@ class PodRunner:
                 self._spawn(self._prepare(uid, known))
             case s.ReleaseClaims():
                 self._spawn(self._release(uid))
-            case s.Wake(what, seconds):
-                self._wake(uid, what, seconds)
-            case s.Note(reason, message, is_warning):
+            case s.SetTimer(timer, seconds, container_name):
+                self._set_timer(uid, s.TimerFired(timer, container_name), seconds)
+            case s.RecordEvent(reason, message, is_warning):
                 self._note(known, reason, message, is_warning)
             case s.Remove():
                 self._spawn(self._remove(uid, known))
@@ -215,12 +241,11 @@ class PodRunner:
         if not task.cancelled() and task.exception() is not None:
             log.error("a task of the agent failed", exc_info=task.exception())
 
-    def _wake(self, uid: str, what: str, seconds: float) -> None:
-        known = self._pods[uid]
-        old = known.timers.pop(what, None)
-        if old is not None:
-            old.cancel()
-        known.timers[what] = asyncio.get_running_loop().call_later(seconds, self.feed, uid, s.Due(what))
+    def _set_timer(self, uid: str, fired: s.TimerFired, seconds: float) -> None:
+        timers = self._pods[uid].timers
+        if fired in timers:
+            timers[fired].cancel()
+        timers[fired] = asyncio.get_running_loop().call_later(seconds, self.feed, uid, fired)
 
     # --- claims -----------------------------------------------------------------
 
@@ -245,10 +270,18 @@ class PodRunner:
     def retry_prepare(self) -> None:
         """Try waiting pods again at once: a driver has registered, and some may have waited for it."""
         for uid, known in list(self._pods.items()):
-            if known.machine.stage == m.PREPARING and known.machine.prepare_failures:
-                self.feed(uid, s.Due("prepare"))
+            if known.machine.stage == m.Stage.PREPARING and known.machine.prepare_failures:
+                self.feed(uid, s.TimerFired(s.Timer.PREPARE))
 
     # --- containers ---------------------------------------------------------------
+
+    def kept_attempt(self, machine: m.PodMachine, container: str) -> int | None:
+        """Return the last run that has a log, of a pod that ended before this agent started; None for other pods."""
+        state = machine.find(container)
+        if machine.stage != m.Stage.FINISHED or state is None or state.started_at or state.ended is not None:
+            return None
+        folder = self.log_path(machine.pod, container, 0).parent
+        return max((int(path.stem) for path in folder.glob("*.log") if path.stem.isdecimal()), default=None)
 
     def log_path(self, pod: RunPod, container: str, attempt: int) -> Path:
         """Return where the log of one run is."""
@@ -278,16 +311,20 @@ class PodRunner:
                 await self._hook(uid, container, attempt, container.lifecycle.post_start, 30.0)
 
     async def _launch(self, pod: RunPod, container: RunContainer, attempt: int) -> Launch:
-        values = await self._surroundings.environment(pod, container)
+        values = await self._environment.environment(pod, container)
         return Launch(
             id=ContainerId(pod.metadata.uid, container.name, attempt),
             pod=pod,
             container=container,
-            command=self._surroundings.command_line(container, values),
+            command=self._environment.command_line(container, values),
             env=[f"{name}={value}" for name, value in values.items()],
-            mounts=await self._surroundings.mounts(pod, container),
+            mounts=await self._environment.mounts(pod, container),
             edits=self._cdi.resolve(self._keeper.cdi_ids(pod, container.name)),
             log_path=self.log_path(pod, container.name, attempt),
+            needs_pod_network=any(
+                NEEDS_POD_NETWORK in hook.env
+                for hook in self._cdi.resolve(self._keeper.all_cdi_ids(pod)).hooks
+            ),
         )
 
     async def _stop(self, uid: str, known: _Pod, container: RunContainer, attempt: int, grace: float) -> None:
@@ -424,17 +461,17 @@ class PodRunner:
         for used, (key, request) in zip(spec.resources.claims, references, strict=False):
             resources = []
             for driver, device in self._keeper.book.devices_for(key, request):
-                feeling = self._health.of(DeviceId(driver, device.pool, device.device))
-                if feeling is None:
+                health = self._health.of(DeviceId(driver, device.pool, device.device))
+                if health is None:
                     continue
                 name = (
                     device.cdi_device_ids[0]
                     if device.cdi_device_ids
                     else f"{driver}/{device.pool}/{device.device}"
                 )
-                entry = {"resourceID": name, "health": feeling.health}
-                if feeling.message:
-                    entry["message"] = feeling.message
+                entry = {"resourceID": name, "health": health.health}
+                if health.message:
+                    entry["message"] = health.message
                 resources.append(entry)
             if resources:
                 full = f"claim:{used.name}/{used.request}" if used.request else f"claim:{used.name}"
@@ -467,7 +504,7 @@ class PodRunner:
             "lastTimestamp": format_time(now),
             "count": 1,
         }
-        with contextlib.suppress(ClientError):  # an event is a courtesy
+        with contextlib.suppress(ClientError):  # nothing depends on an event
             await self._client.create(EVENTS, event, meta.namespace)
 
     async def _remove(self, uid: str, known: _Pod) -> None:
@@ -505,7 +542,7 @@ class PodRunner:
 
     async def _clean_up(self, uid: str) -> None:
         await self.runtime.forget(uid)
-        self._surroundings.forget(uid)
+        self._environment.forget(uid)
 
     async def close(self) -> None:
         """Stop all tasks; containers go on."""

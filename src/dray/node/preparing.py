@@ -135,7 +135,7 @@ class ClaimKeeper:
     # --- releasing --------------------------------------------------------------
 
     async def release(self, pod_uid: str) -> None:
-        """Give back all claims that the pod holds, or raise ClaimsUnusable; harmless to repeat."""
+        """Unprepare all claims that the pod holds, or raise ClaimsUnusable; harmless to repeat."""
         started = time.monotonic()
         is_ok = False
         lock = self._releasing.setdefault(pod_uid, asyncio.Lock())
@@ -251,6 +251,10 @@ class ClaimKeeper:
         """Return the CDI names of exactly the devices that a container may see."""
         return self.book.cdi_ids(container_references(pod, container))
 
+    def all_cdi_ids(self, pod: RunPod) -> list[str]:
+        """Return the CDI names of all devices of the pod, also of those that no container refers to."""
+        return self.book.cdi_ids([(key, "") for key, _ in claim_names(pod)])
+
 
 def claim_names(pod: RunPod) -> Iterable[tuple[ClaimKey, bool]]:
     """Yield the claims of a pod, and whether each was made from a template for it."""
@@ -283,7 +287,7 @@ def known_claims(pod: RunPod) -> list[ClaimKey]:
 
 
 def is_for_node_alone(allocation: AllocationResult, node_name: str) -> bool:
-    """Tell whether an allocation can be used on this node and on no other."""
+    """Return whether an allocation can be used on this node and on no other."""
     if any(result.pool == node_name for result in allocation.devices.results):
         return True
     terms = allocation.node_selector.node_selector_terms if allocation.node_selector is not None else ()

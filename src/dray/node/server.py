@@ -1,4 +1,4 @@
-"""The node's HTTPS server: logs for `kubectl logs`, commands for `kubectl exec`, health and metrics.
+"""The node's HTTPS server: logs for `kubectl logs`, `kubectl exec` and `kubectl attach`, health and metrics.
 
 The API server finds it through the node's status (address and port) and passes
 requests on to it. Every call is authenticated and authorised before its handler runs
@@ -24,11 +24,13 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from dray.api.parsing import load_json
 from dray.api.pod_logs import parse_boolean, parse_log_options, validate_log_options
 from dray.node.access import Access, AccessError
 from dray.node.logs import LogQuery, read_log
 from dray.node.pods import PodRunner
 from dray.node.runtime import ContainerId, StartError
+from dray.node.runtime.terminal import TerminalProcess
 
 _CHANNEL_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _CERTIFICATE_SCRIPT = Path(__file__).parents[1] / "certificates.py"
@@ -73,6 +75,7 @@ class NodeServer:
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._get_logs)
         for verb in ("GET", "POST"):
             app.router.add_route(verb, "/exec/{namespace}/{pod}/{container}", self._exec)
+            app.router.add_route(verb, "/attach/{namespace}/{pod}/{container}", self._attach_to)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         if self._client_ca is None:
@@ -157,14 +160,17 @@ class NodeServer:
             attempt = state.last_ended.attempt
         elif not state.started_at and state.last_ended is not None:
             attempt = state.last_ended.attempt
+        kept = self._pods.kept_attempt(machine, state.spec.name)
+        if kept is not None and not is_previous:
+            attempt = kept
         path = self._pods.log_path(machine.pod, state.spec.name, attempt)
-        if not state.started_at and state.last_ended is None:
+        if not state.started_at and state.last_ended is None and kept is None:
             reason = state.waiting_reason or "ContainerCreating"
             raise web.HTTPBadRequest(
                 text=f'container "{state.spec.name}" in pod "{machine.pod.metadata.name}" is waiting to start: {reason}\n'
             )
         over = self._pods.over_event(machine.pod.metadata.uid, state.spec.name)
-        if over is None or state.ended is not None or is_previous:
+        if over is None or state.ended is not None or is_previous or kept is not None:
             over = asyncio.Event()
             over.set()
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
@@ -190,16 +196,64 @@ class NodeServer:
         )
         await socket.prepare(request)
         id = ContainerId(machine.pod.metadata.uid, state.spec.name, state.attempt)  # noqa: A001
+        with_stdin = _is_true(request, "stdin") or _is_true(request, "input")
+        runtime = self._pods.runtime
         try:
-            process = await self._pods.runtime.open_exec(id, command, tty=_is_true(request, "tty"))
+            if _is_true(request, "tty"):
+                await _attach_terminal(
+                    socket, await runtime.open_terminal(id, command), with_stdin=with_stdin
+                )
+            else:
+                await _attach(socket, await runtime.open_exec(id, command), with_stdin=with_stdin)
         except StartError as error:
             await _send_outcome(socket, 126, str(error))
-        else:
-            await _attach(
-                socket, process, with_stdin=_is_true(request, "stdin") or _is_true(request, "input")
-            )
         await socket.close()
         return socket
+
+    async def _attach_to(self, request: web.Request) -> web.StreamResponse:
+        """Show what a running container writes from now on, until it ends or the caller goes.
+
+        Containers run without standard input, so there is nothing to attach to on that side.
+        """
+        machine, state = self._container(request)
+        name, pod = state.spec.name, machine.pod
+        if request.headers.get("Upgrade", "").lower() != "websocket":
+            raise web.HTTPBadRequest(
+                text="this node speaks attach over websockets only (kubectl 1.30 or newer)\n"
+            )
+        if _is_true(request, "stdin") or _is_true(request, "input"):
+            raise web.HTTPBadRequest(
+                text=f'container "{name}" runs without standard input; use kubectl exec for a command of your own\n'
+            )
+        over = self._pods.over_event(pod.metadata.uid, name)
+        if over is None or not state.started_at or state.ended is not None:
+            raise web.HTTPBadRequest(text=f'container "{name}" in pod "{pod.metadata.name}" is not running\n')
+        socket = web.WebSocketResponse(
+            protocols=_CHANNEL_PROTOCOLS, max_msg_size=_MESSAGE_BYTES, heartbeat=_PING_SECONDS
+        )
+        await socket.prepare(request)
+        await _show_log(socket, self._pods.log_path(pod, name, state.attempt), over)
+        await socket.close()
+        return socket
+
+
+async def _show_log(socket: web.WebSocketResponse, path: Path, over: asyncio.Event) -> None:
+    async def show() -> None:
+        async for piece in read_log(path, LogQuery(follow=True, tail_lines=0), over):
+            await socket.send_bytes(bytes([_STDOUT]) + piece)
+
+    async def hear() -> None:
+        async for _ in socket:
+            pass  # nothing is expected; the loop ends when the caller goes
+
+    showing, hearing = asyncio.create_task(show()), asyncio.create_task(hear())
+    await asyncio.wait({showing, hearing}, return_when=asyncio.FIRST_COMPLETED)
+    has_ended = showing.done()
+    for task in (showing, hearing):
+        task.cancel()
+    await asyncio.gather(showing, hearing, return_exceptions=True)
+    if has_ended and not socket.closed:
+        await _send_outcome(socket, 0, "")
 
 
 async def _attach(
@@ -234,6 +288,50 @@ async def _attach(
     feeding.cancel()
     await asyncio.gather(feeding, return_exceptions=True)
     await _send_outcome(socket, code if code >= 0 else 128 - code, "")
+
+
+async def _attach_terminal(
+    socket: web.WebSocketResponse, terminal: TerminalProcess, *, with_stdin: bool
+) -> None:
+    """Carry what is typed and shown; a terminal has one output only."""
+
+    async def show() -> None:
+        while piece := await terminal.read():
+            await socket.send_bytes(bytes([_STDOUT]) + piece)
+
+    async def feed() -> None:
+        async for message in socket:
+            if message.type is not WSMsgType.BINARY or not message.data:
+                continue
+            channel, piece = message.data[0], message.data[1:]
+            if channel == _STDIN and with_stdin:
+                await terminal.write(piece)
+            elif channel == _RESIZE:
+                terminal.resize(*_size(piece))
+        terminal.hang_up()  # the caller is gone
+
+    feeding, showing = asyncio.create_task(feed()), asyncio.create_task(show())
+    try:
+        code = await terminal.wait()
+        await showing
+    except ConnectionError:
+        terminal.hang_up()
+        return
+    finally:
+        for task in (feeding, showing):
+            task.cancel()
+        await asyncio.gather(feeding, showing, return_exceptions=True)
+        terminal.close()
+    await _send_outcome(socket, code if code >= 0 else 128 - code, "")
+
+
+def _size(piece: bytes) -> tuple[int, int]:
+    """Return columns and rows; nonsense is a size that changes nothing."""
+    try:
+        size = load_json(piece)
+        return int(size["Width"]), int(size["Height"])
+    except (ValueError, KeyError, TypeError):
+        return 0, 0
 
 
 async def _send_outcome(socket: web.WebSocketResponse, code: int, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What a pod's status says, from what its machine knows. Pure."""
+"""The status of a pod, computed from its state machine."""
 
 from __future__ import annotations
 
@@ -9,19 +9,7 @@ import msgspec
 
 from dray.api.meta import Condition
 from dray.api.times import format_time
-from dray.node.machine import (
-    DOWN,
-    FINISHED,
-    PREPARING,
-    RELEASING,
-    RUNNING,
-    STARTING,
-    STOPPING,
-    UP,
-    ContainerState,
-    Ended,
-    PodMachine,
-)
+from dray.node.machine import DOWN, STARTING, UP, ContainerState, Ended, PodMachine, Stage
 
 HealthOf = Callable[[str], Sequence[dict[str, Any]]]  # container name -> allocatedResourcesStatus
 
@@ -65,15 +53,18 @@ def pod_status(
 def _conditions(machine: PodMachine, now: float, known: Sequence[Condition]) -> list[dict[str, Any]]:
     before = {condition.type: condition for condition in known}
     unready = [state.spec.name for state in machine.main if not state.is_ready]
-    is_initialized = machine.stage in (RUNNING, STOPPING, RELEASING, FINISHED) and all(
-        state.is_sidecar or state.stage == DOWN for state in machine.init
-    )
-    is_completed = machine.stage == FINISHED and machine.phase == "Succeeded"
+    is_initialized = machine.stage in (
+        Stage.RUNNING,
+        Stage.STOPPING,
+        Stage.RELEASING,
+        Stage.FINISHED,
+    ) and all(state.is_sidecar or state.stage == DOWN for state in machine.init)
+    is_completed = machine.stage == Stage.FINISHED and machine.phase == "Succeeded"
     reason = "PodCompleted" if is_completed else "ContainersNotReady"
     message = "" if is_completed else f"containers with unready status: [{' '.join(unready)}]"
-    is_ready = not unready and machine.stage == RUNNING
+    is_ready = not unready and machine.stage == Stage.RUNNING
     wanted = [
-        ("PodReadyToStartContainers", machine.stage not in (PREPARING, FINISHED), "", ""),
+        ("PodReadyToStartContainers", machine.stage not in (Stage.PREPARING, Stage.FINISHED), "", ""),
         ("Initialized", is_initialized, "" if is_initialized else "ContainersNotInitialized", ""),
         ("Ready", is_ready, "" if is_ready else reason, "" if is_ready else message),
         ("ContainersReady", is_ready, "" if is_ready else reason, "" if is_ready else message),
@@ -138,7 +129,7 @@ def _current(machine: PodMachine, state: ContainerState, runtime: str) -> dict[s
 
 
 def _why_waiting(machine: PodMachine, state: ContainerState) -> str:
-    if state.stage == STARTING or machine.stage == PREPARING or state.is_init:
+    if state.stage == STARTING or machine.stage == Stage.PREPARING or state.is_init:
         return "ContainerCreating" if not machine.init or state.is_init else "PodInitializing"
     return "PodInitializing" if machine.init else "ContainerCreating"
 

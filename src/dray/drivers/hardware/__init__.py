@@ -8,6 +8,7 @@ driver publishes these pools, the demo, what-if and benches use them directly.
 """
 
 from dray.drivers.hardware.classes import device_classes
+from dray.drivers.hardware.compute_domains import custom_resources
 from dray.drivers.hardware.gpus import GPU_MODELS, GpuModel, MigProfile
 from dray.drivers.hardware.pools import PoolModel, pool_slices
 from dray.drivers.hardware.profiles import Profile, ProfileError, load_profile, profile_names
@@ -19,6 +20,7 @@ __all__ = [
     "PoolModel",
     "Profile",
     "ProfileError",
+    "custom_resources",
     "device_classes",
     "load_profile",
     "pool_slices",

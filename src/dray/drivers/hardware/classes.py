@@ -2,32 +2,83 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from dray.api.compute_domains import CHANNEL, CHANNEL_CLASS, DAEMON, DAEMON_CLASS
 from dray.api.meta import ObjectMeta
 from dray.api.resource import CELDeviceSelector, DeviceClass, DeviceClassSpec, DeviceSelector
-from dray.drivers.driver_names import CPU, FPGA, NETWORK, NVIDIA, TPU
+from dray.drivers.driver_names import (
+    AMD,
+    COMPUTE_DOMAIN,
+    CPU,
+    EXAMPLE_CPU,
+    EXAMPLE_GPU,
+    EXAMPLE_NET,
+    FPGA,
+    GAUDI,
+    INTEL_GPU,
+    INTEL_VFIO_CLASS,
+    NETWORK,
+    NVIDIA,
+    QAT,
+    SRIOV,
+    TPU,
+)
 
-_NVIDIA_TYPE = f"device.driver == '{NVIDIA}' && device.attributes['{NVIDIA}'].type == '{{}}'"
 
-# class name -> (selector, extended resource that pods of the device-plugin era ask for)
-_CLASSES: dict[str, tuple[str, str | None]] = {
-    NVIDIA: (_NVIDIA_TYPE.format("gpu"), "nvidia.com/gpu"),
-    "mig.nvidia.com": (_NVIDIA_TYPE.format("mig"), None),
-    NETWORK: (f"device.driver == '{NETWORK}'", None),
-    "sriovnetwork.k8snetworkplumbingwg.io": ("device.driver == 'sriovnetwork.k8snetworkplumbingwg.io'", None),
-    TPU: (f"device.driver == '{TPU}'", "google.com/tpu"),
-    FPGA: (f"device.driver == '{FPGA}'", None),
-    CPU: (f"device.driver == '{CPU}'", None),
-}
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """One class: whose devices, and which of them."""
+
+    driver: str
+    name: str = ""  # empty means: the driver's name
+    condition: str = ""  # CEL beside the driver's name
+    extended: str | None = None  # what pods of the device-plugin era ask for
+
+
+def _of_type(driver: str, kind: str) -> str:
+    return f"device.attributes['{driver}'].type == '{kind}'"
+
+
+_CLASSES = (
+    _Class(NVIDIA, condition=_of_type(NVIDIA, "gpu"), extended="nvidia.com/gpu"),
+    _Class(NVIDIA, "mig.nvidia.com", _of_type(NVIDIA, "mig")),
+    _Class(NVIDIA, "vfio.gpu.nvidia.com", _of_type(NVIDIA, "vfio")),
+    _Class(COMPUTE_DOMAIN, DAEMON_CLASS, _of_type(COMPUTE_DOMAIN, DAEMON)),
+    _Class(
+        COMPUTE_DOMAIN,
+        CHANNEL_CLASS,
+        f"{_of_type(COMPUTE_DOMAIN, CHANNEL)} && device.attributes['{COMPUTE_DOMAIN}'].id == 0",
+    ),
+    # Intel's installers leave the extended resources to their users, as comments with these names.
+    _Class(INTEL_GPU, extended="intel.com/gpu"),
+    _Class(INTEL_GPU, INTEL_VFIO_CLASS),
+    _Class(GAUDI, extended="intel.com/gaudi"),
+    _Class(QAT, extended="intel.com/qat"),
+    _Class(AMD),
+    # dranet installs no class; its examples make one of these.
+    _Class(NETWORK),
+    _Class(NETWORK, "dranet.net"),
+    _Class(NETWORK, "dranet"),
+    _Class(SRIOV),
+    _Class(TPU, extended="google.com/tpu"),
+    _Class(FPGA),
+    _Class(CPU),
+    # The installer leaves the extended resource to its user; its demo uses this one.
+    _Class(EXAMPLE_GPU, extended="example.com/gpu"),
+    _Class(EXAMPLE_NET),
+    _Class(EXAMPLE_CPU),
+)
 
 
 def device_classes(drivers: frozenset[str] | None = None) -> list[DeviceClass]:
     """Return the classes of all modelled drivers, or of those named."""
     classes = []
-    for name, (expression, extended) in _CLASSES.items():
-        driver = NVIDIA if name == "mig.nvidia.com" else name
-        if drivers is not None and driver not in drivers:
+    for each in _CLASSES:
+        if drivers is not None and each.driver not in drivers:
             continue
+        expression = " && ".join(filter(None, (f"device.driver == '{each.driver}'", each.condition)))
         selector = DeviceSelector(cel=CELDeviceSelector(expression=expression))
-        spec = DeviceClassSpec(selectors=[selector], extended_resource_name=extended)
-        classes.append(DeviceClass(metadata=ObjectMeta(name=name), spec=spec))
+        spec = DeviceClassSpec(selectors=[selector], extended_resource_name=each.extended)
+        classes.append(DeviceClass(metadata=ObjectMeta(name=each.name or each.driver), spec=spec))
     return classes

@@ -8,223 +8,39 @@ public FPGA driver; `fpga.dray.dev` is ours.
 
 from __future__ import annotations
 
-import hashlib
-import uuid
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from dray.api.resource import (
-    CapacityRequestPolicy,
-    CapacityRequestPolicyRange,
-    Counter,
-    CounterSet,
     Device,
-    DeviceAttribute,
     DeviceCapacity,
-    DeviceCounterConsumption,
 )
-from dray.api.well_known import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
+from dray.api.well_known import PCI_BUS_ID, PCIE_ROOT
 from dray.drivers import driver_names
-from dray.drivers.hardware.gpus import GPU_MODELS, GpuModel, MigProfile
+from dray.drivers.hardware.amd import amd_gpus
+from dray.drivers.hardware.attributes import (
+    Entry,
+    number,
+    place_attributes,
+    stable_uuid,
+    text,
+    truth,
+    version,
+)
+from dray.drivers.hardware.compute_domains import compute_domain_devices
+from dray.drivers.hardware.cpus import model_cpus
+from dray.drivers.hardware.example import example_cpus, example_gpus, example_nics
+from dray.drivers.hardware.intel import gaudis, intel_gpus, qat_functions
+from dray.drivers.hardware.networks import interfaces
+from dray.drivers.hardware.nvidia import nvidia_gpus
 from dray.drivers.hardware.pools import PoolModel
-
-Entry = Mapping[str, Any]
-Attributes = dict[str, DeviceAttribute]
-
-
-NVIDIA_DRIVER_VERSION = "580.82.7"
-CUDA_DRIVER_VERSION = "13.0.0"
-
-
-def stable_uuid(*parts: object) -> str:
-    """Return the same UUID for the same parts: a simulated device keeps its identity over restarts."""
-    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
-    return str(uuid.UUID(bytes=digest[:16], version=4))
-
-
-def text(value: str) -> DeviceAttribute:
-    """Return a string attribute."""
-    return DeviceAttribute(string=value)
-
-
-def number(value: int) -> DeviceAttribute:
-    """Return an int attribute."""
-    return DeviceAttribute(int_value=value)
-
-
-def truth(value: bool) -> DeviceAttribute:
-    """Return a bool attribute."""
-    return DeviceAttribute(bool_value=value)
-
-
-def version(value: str) -> DeviceAttribute:
-    """Return a version attribute."""
-    return DeviceAttribute(version=value)
-
-
-def place_attributes(entry: Entry) -> Attributes:
-    """Return the standard attributes that say where a device sits, as far as the entry knows."""
-    attributes: Attributes = {}
-    if "pci" in entry:
-        attributes[PCI_BUS_ID] = text(str(entry["pci"]))
-    if "root" in entry:
-        attributes[PCIE_ROOT] = text(str(entry["root"]))
-    if "numa" in entry:
-        attributes[NUMA_NODE] = number(int(entry["numa"]))
-    return attributes
-
-
-# --- NVIDIA -------------------------------------------------------------------
-
-
-def _kebab(name: str) -> str:
-    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
-
-
-def _gpu_common(model: GpuModel) -> Attributes:
-    return {
-        "productName": text(model.product_name),
-        "brand": text(model.brand),
-        "architecture": text(model.architecture),
-        "cudaComputeCapability": version(model.compute_capability),
-        "driverVersion": version(NVIDIA_DRIVER_VERSION),
-        "cudaDriverVersion": version(CUDA_DRIVER_VERSION),
-    }
-
-
-def _amounts(model_or_profile: GpuModel | MigProfile) -> dict[str, str]:
-    amounts = {name: str(count) for name, count in model_or_profile.engines.amounts().items()}
-    return amounts | {"memory": f"{model_or_profile.memory_mib}Mi"}
-
-
-def _consumption(
-    counter_set: str, amounts: Mapping[str, str], memory_slices: range
-) -> list[DeviceCounterConsumption]:
-    counters = {_kebab(name): Counter(value=amount) for name, amount in amounts.items()}
-    counters |= {f"memory-slice-{index}": Counter(value="1") for index in memory_slices}
-    return [DeviceCounterConsumption(counter_set=counter_set, counters=counters)]
-
-
-def _share_policy(memory_mib: int) -> CapacityRequestPolicy:
-    whole = f"{memory_mib}Mi"
-    return CapacityRequestPolicy(
-        default=whole, valid_range=CapacityRequestPolicyRange(min="1Mi", step="1Mi", max=whole)
-    )
-
-
-def nvidia_gpus(entry: Entry, node: str) -> PoolModel:
-    """Model `gpu.nvidia.com`: whole GPUs, with `mig: true` every placement of every MIG profile as well."""
-    model = GPU_MODELS[str(entry["model"])]
-    with_mig = bool(entry.get("mig")) and bool(model.mig_profiles)
-    shared = bool(entry.get("shared"))
-    devices: list[Device] = []
-    counter_sets: list[CounterSet] = []
-    for minor, place in enumerate(entry["gpus"]):
-        identity = f"GPU-{stable_uuid(node, 'gpu', minor)}"
-        where = place_attributes(place)
-        extra = {str(name): text(str(value)) for name, value in (place.get("attributes") or {}).items()}
-        whole_attributes = {
-            "type": text("gpu"),
-            "uuid": text(identity),
-            **_gpu_common(model),
-            **where,
-            **extra,
-        }
-        counter_set = f"gpu-{minor}-counter-set"
-        all_slices = range(model.memory_slices)
-        whole_amounts = _amounts(model)
-        if with_mig:
-            counters = {_kebab(name): Counter(value=amount) for name, amount in whole_amounts.items()}
-            counters |= {f"memory-slice-{index}": Counter(value="1") for index in all_slices}
-            counter_sets.append(CounterSet(name=counter_set, counters=counters))
-            capacity = {name: DeviceCapacity(value=amount) for name, amount in whole_amounts.items()}
-        else:
-            policy = _share_policy(model.memory_mib) if shared else None
-            capacity = {"memory": DeviceCapacity(value=f"{model.memory_mib}Mi", request_policy=policy)}
-        devices.append(
-            Device(
-                name=f"gpu-{minor}",
-                attributes=whole_attributes,
-                capacity=capacity,
-                consumes_counters=_consumption(counter_set, whole_amounts, all_slices) if with_mig else [],
-                allow_multiple_allocations=True if shared else None,
-            )
-        )
-        if with_mig:
-            devices += _mig_devices(model, minor, identity, where, counter_set)
-    # By name, as the NVIDIA driver does: the scheduler takes the first match.
-    devices.sort(key=lambda device: device.name)
-    return PoolModel(driver_names.NVIDIA, node, tuple(devices), tuple(counter_sets), node)
-
-
-def _mig_devices(
-    model: GpuModel, minor: int, parent: str, where: Attributes, counter_set: str
-) -> list[Device]:
-    devices = []
-    for profile in model.mig_profiles:
-        amounts = _amounts(profile)
-        for start in profile.starts:
-            attributes = {
-                "type": text("mig"),
-                "parentUUID": text(parent),
-                "profile": text(profile.name),
-                **_gpu_common(model),
-                **where,
-            }
-            devices.append(
-                Device(
-                    name=f"gpu-{minor}-mig-{profile.label}-{profile.instance_profile_id}-{start}",
-                    attributes=attributes,
-                    capacity={name: DeviceCapacity(value=amount) for name, amount in amounts.items()},
-                    consumes_counters=_consumption(
-                        counter_set, amounts, range(start, start + profile.memory_slices)
-                    ),
-                )
-            )
-    return devices
-
+from dray.drivers.hardware.published import published
 
 # --- network ------------------------------------------------------------------
 
 
-def rdma_nics(entry: Entry, node: str) -> PoolModel:
-    """Model `dra.net`: one device per network interface, named after its PCI address."""
-    devices = []
-    for index, nic in enumerate(entry["nics"]):
-        mac = ":".join(
-            f"{byte:02x}" for byte in (0x02, *hashlib.sha256(f"{node}/{index}".encode()).digest()[:5])
-        )
-        attributes = {
-            "dra.net/ifName": text(str(nic["netdev"])),
-            "dra.net/rdmaDevice": text(str(nic["rdma"])),
-            "dra.net/rdma": truth(True),
-            "dra.net/mac": text(mac),
-            "dra.net/mtu": number(int(nic.get("mtu", 4096))),
-            "dra.net/state": text("up"),
-            "dra.net/type": text("device"),
-            "dra.net/encapsulation": text(str(entry.get("encapsulation", "infiniband"))),
-            "dra.net/pciVendor": text(str(entry.get("vendor", "Mellanox Technologies"))),
-            "dra.net/pciDevice": text(str(entry.get("product", "MT2910 Family [ConnectX-7]"))),
-            "dra.net/sriov": truth(False),
-            "dra.net/virtual": truth(False),
-            **place_attributes(nic),
-        }
-        if "pci" in nic:
-            attributes["dra.net/pciAddress"] = text(str(nic["pci"]))
-        if "numa" in nic:
-            attributes["dra.net/numaNode"] = number(int(nic["numa"]))
-        name = (
-            f"pci-{nic['pci']}".replace(":", "-").replace(".", "-").lower()
-            if "pci" in nic
-            else str(nic["netdev"])
-        )
-        devices.append(Device(name=name, attributes=attributes))
-    return PoolModel(driver_names.NETWORK, node, tuple(devices), (), node)
-
-
 def sriov_functions(entry: Entry, node: str) -> PoolModel:
     """Model `sriovnetwork.k8snetworkplumbingwg.io`: the virtual functions of each physical port."""
-    driver = "sriovnetwork.k8snetworkplumbingwg.io"
+    driver = driver_names.SRIOV
     devices = []
     for port in entry["ports"]:
         domain_bus = str(port["pci"]).rsplit(":", 1)[0]
@@ -243,8 +59,15 @@ def sriov_functions(entry: Entry, node: str) -> PoolModel:
                 f"{driver}/vfID": number(function),
                 f"{driver}/linkType": text(str(entry.get("link", "ethernet"))),
                 f"{driver}/rdmaCapable": truth(bool(entry.get("rdma", True))),
-                **place_attributes({**port, "pci": address}),
+                "k8s.cni.cncf.io/deviceID": text(address),
+                PCI_BUS_ID: text(address),
+                PCIE_ROOT: text(str(port.get("root", ""))),
+                # As the kernel says it: -1 where it does not know.
+                "dra.net/numaNode": number(int(port.get("numa", -1))),
             }
+            # Not discovered, but given by a policy of the administrator, as Multus needs it.
+            if "resource_name" in port:
+                attributes["k8s.cni.cncf.io/resourceName"] = text(str(port["resource_name"]))
             devices.append(Device(name=address.replace(":", "-").replace(".", "-"), attributes=attributes))
     return PoolModel(driver, node, tuple(devices), (), node)
 
@@ -267,8 +90,6 @@ def tpus(entry: Entry, node: str) -> PoolModel:
         }
         if "topology" in entry:
             attributes["topology"] = text(str(entry["topology"]))
-        numa_nodes = int(entry.get("numa_nodes", 1))
-        attributes[NUMA_NODE] = number(index * numa_nodes // chips)
         devices.append(Device(name=f"accel{index}", attributes=attributes))
     return PoolModel(driver_names.TPU, node, tuple(devices), (), node)
 
@@ -293,37 +114,25 @@ def fpgas(entry: Entry, node: str) -> PoolModel:
 
 
 def cpus(entry: Entry, node: str) -> PoolModel:
-    """Model `dra.cpu` in grouped mode: one shared device per NUMA node, CPUs taken as capacity."""
-    devices = []
-    for index, group in enumerate(entry["numa_nodes"]):
-        count = int(group["cpus"])
-        policy = CapacityRequestPolicy(
-            default="1", valid_range=CapacityRequestPolicyRange(min="1", step="1", max=str(count))
-        )
-        attributes = {
-            "dra.cpu/socketID": number(int(group.get("socket", index))),
-            "dra.cpu/numaNodeID": number(index),
-            "dra.cpu/numCPUs": number(count),
-            "dra.cpu/smtEnabled": truth(bool(entry.get("smt", True))),
-            NUMA_NODE: number(index),
-        }
-        devices.append(
-            Device(
-                name=f"cpudevnuma{index:03d}",
-                attributes=attributes,
-                capacity={"dra.cpu/cpu": DeviceCapacity(value=str(count), request_policy=policy)},
-                allow_multiple_allocations=True,
-            )
-        )
-    return PoolModel(driver_names.CPU, node, tuple(devices), (), node)
+    """Model `dra.cpu`, grouped (the default) or with one device per CPU."""
+    return PoolModel(driver_names.CPU, node, tuple(model_cpus(entry)), (), node)
 
 
 # What a profile may name under `kind`.
 BUILDERS: dict[str, Callable[[Entry, str], PoolModel]] = {
     "nvidia-gpus": nvidia_gpus,
-    "rdma-nics": rdma_nics,
+    "nvidia-compute-domain": compute_domain_devices,
+    "intel-gpus": intel_gpus,
+    "gaudis": gaudis,
+    "qat": qat_functions,
+    "amd-gpus": amd_gpus,
+    "rdma-nics": interfaces,
     "sriov": sriov_functions,
     "tpus": tpus,
     "fpgas": fpgas,
     "cpus": cpus,
+    "example-gpus": example_gpus,
+    "example-nics": example_nics,
+    "example-cpus": example_cpus,
+    "published": published,
 }

@@ -34,7 +34,7 @@ class PoolModel:
 
 
 def is_elaborate(device: Device) -> bool:
-    """Say whether the device makes its slice fall under the lower limit."""
+    """Return whether the device makes its slice fall under the lower limit."""
     if device.taints or device.consumes_counters:
         return True
     return any(

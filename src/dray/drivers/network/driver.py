@@ -1,15 +1,27 @@
-"""The network driver: offers interfaces, moves them with a hook, reports what the container sees."""
+"""The network driver: offers interfaces, moves them into the pod that claims them, reports what the pod sees.
+
+An interface belongs to the pod's network namespace, which all its containers share. Two events tell the driver
+that the namespace is there, whichever comes first:
+
+  * a container that refers to the claim is made: its hook (`container_hook`) waits until the interface is in;
+  * a process of the pod is seen in /proc: so a claim works that the pod lists and no container refers to,
+    as with dranet. No container waits for this one; it takes a fraction of a second.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
 import re
-import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dray.api.cdi import NEEDS_POD_NETWORK
 from dray.api.meta import Condition
 from dray.api.resource import NetworkDeviceData
 from dray.driver import (
@@ -19,16 +31,21 @@ from dray.driver import (
     DeviceNode,
     DeviceStatus,
     DriverError,
-    Hook,
     Pool,
     PreparedClaim,
     PreparedDevice,
 )
 from dray.drivers import driver_names
+from dray.drivers.container_hook import ContainerState, HookServer, PodView, check_pod
 from dray.drivers.network.interfaces import Interface, device_of, find_interfaces
-from dray.drivers.network.moving import PINS, Move, NetworkConfig, addresses_by_interface, detach
+from dray.drivers.network.moving import PINS, Move, NetworkConfig, addresses_by_interface, attach, detach
+from dray.drivers.network.pod_processes import PodProcesses
+from dray.host.namespaces import is_shared_mount
+
+log = logging.getLogger("dray.driver")
 
 NAME = driver_names.NETWORK
+_LOOK_SECONDS = 0.2  # for the first process of a pod whose containers do not refer to the claim
 _INTERFACE_NAME = re.compile(r"^[^\s/:]{1,15}$")
 
 
@@ -41,7 +58,7 @@ def parse_config(parameters: Any) -> NetworkConfig:
     name = config.interface.name
     if name and (not _INTERFACE_NAME.match(name) or name in (".", "..")):
         raise DriverError(
-            f"interface.name {name!r} is not a name that the kernel allows (1 to 15 letters, no / or space)"
+            f"interface.name {name!r} is not a name that the kernel allows (1 to 15 characters, no / or space)"
         )
     for address in config.interface.addresses:
         if "/" not in address:
@@ -63,24 +80,31 @@ class NetworkDriver:
         routes: Path = Path("/proc/net/route"),
         pins: Path = PINS,
         addresses: Callable[[], Mapping[str, list[str]]] = addresses_by_interface,
+        proc: Path = Path("/proc"),
     ) -> None:
-        self._state = state
+        self._hooks = HookServer(state / "hooks", self._attach)
+        self._proc = proc
         self._sysfs = sysfs
         self._dev = dev
         self._routes = routes
         self._pins = pins
         self._addresses = addresses
-        self._lent: dict[str, Interface] = {}  # device name -> what left the host's sysfs
+        self._assigned: dict[str, Interface] = {}  # device name -> what left the host's sysfs
+        self._moves: dict[str, Move] = {}  # by key
+        self._waiting: dict[
+            str, list[str]
+        ] = {}  # key of a move that was not made yet -> UIDs of the claim's pods
+        self._lock = threading.Lock()  # hook, look at processes and unprepare: one at a time
 
     def _interfaces(self) -> dict[str, Interface]:
         present = {
             interface.device_name: interface for interface in find_interfaces(self._sysfs, self._routes)
         }
         # An interface that is inside a container is not in the host's sysfs, but it is still ours.
-        return self._lent | present
+        return self._assigned | present
 
     def discover(self) -> list[Pool]:
-        """Return one device per interface, lent ones included."""
+        """Return one device per interface, those in use included."""
         addresses = self._addresses()
         return [
             Pool([device_of(interface, addresses) for _, interface in sorted(self._interfaces().items())])
@@ -91,7 +115,57 @@ class NetworkDriver:
         for claim in known:
             for device in claim.devices:
                 if device.private:
-                    self._lent[device.device] = msgspec.convert(device.private["interface"], Interface)
+                    self._assigned[device.device] = msgspec.convert(device.private["interface"], Interface)
+                    move = msgspec.convert(device.private["move"], Move)
+                    self._remember(move, device.private.get("pods", []))
+
+    def check_host(self) -> None:
+        """Refuse to start where interfaces could not be moved."""
+        needed = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE")
+        view = PodView(self._proc)
+        check_pod("network", needed, view, host_network=True)
+        if not view.is_pod and os.geteuid() != 0:
+            raise DriverError("the network driver moves interfaces between namespaces; run it as root")
+        self._pins.mkdir(parents=True, exist_ok=True)
+        if view.is_pod and not is_shared_mount(self._pins):
+            raise DriverError(
+                f"{self._pins} is not shared with the host: mount the host path {self._pins} there with"
+                " mountPropagation: Bidirectional (and privileged: true, which that needs)"
+            )
+
+    async def run_beside(self) -> None:
+        """Answer hooks, and look for pods whose containers do not refer to their claim."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._hooks.run())
+            tasks.create_task(self._look_for_pods())
+
+    async def _look_for_pods(self) -> None:
+        processes = PodProcesses(self._proc)
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            waiting = {uid: key for key, uids in self._waiting.items() for uid in uids}
+            if not waiting:
+                continue
+            for uid, pid in (await asyncio.to_thread(processes.find, list(waiting))).items():
+                try:
+                    await asyncio.to_thread(self._attach, waiting[uid], ContainerState(pid))
+                except OSError as error:
+                    log.info("claim device %s: pod %s is not ready: %s", waiting[uid], uid, error)
+                except DriverError as error:
+                    self._waiting.pop(waiting[uid], None)
+                    log.warning("claim device %s: not moved into pod %s: %s", waiting[uid], uid, error)
+
+    def _remember(self, move: Move, pod_uids: list[str]) -> None:
+        self._moves[move.key] = move
+        self._waiting[move.key] = pod_uids
+
+    def _attach(self, key: str, container: ContainerState) -> None:
+        with self._lock:
+            move = self._moves.get(key)
+            if move is None:
+                raise DriverError(f"there is no prepared network device {key}")
+            attach(move, container.pid, self._pins)
+            self._waiting.pop(key, None)
 
     def prepare(self, claim: ClaimRequest) -> list[PreparedDevice]:
         """Write down each move; the hook makes it when the container is there."""
@@ -110,31 +184,28 @@ class NetworkDriver:
             raise DriverError(
                 f"two interfaces of the claim would have the name {max(names, key=names.count)!r}"
             )
-        return [self._prepare_one(claim.uid, *plan) for plan in plans]
+        return [self._prepare_one(claim, *plan) for plan in plans]
 
     def _prepare_one(
-        self, claim_uid: str, allocated: AllocatedDevice, interface: Interface, config: NetworkConfig
+        self, claim: ClaimRequest, allocated: AllocatedDevice, interface: Interface, config: NetworkConfig
     ) -> PreparedDevice:
         wanted = config.interface
         move = Move(
-            key=f"{claim_uid}-{allocated.device}",
+            key=f"{claim.uid}-{allocated.device}",
             host_name=interface.name,
             container_name=wanted.name or interface.name,
             addresses=wanted.addresses or list(self._addresses().get(interface.name, [])),
             mtu=wanted.mtu,
             hardware_addr=wanted.hardware_addr,
             routes=config.routes,
+            mac=interface.mac,
+            host_mtu=interface.mtu,
         )
-        path = self._state / "moves" / f"{move.key}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.encode(move))
-        self._lent[allocated.device] = interface
-        hook = Hook(
-            hook_name="createRuntime",
-            path=sys.executable,
-            args=["python", "-m", "dray.drivers.network.hook", str(path)],
-            env=[f"PYTHONPATH={':'.join(entry for entry in sys.path if entry)}"],
-        )
+        pod_uids = [user.uid for user in claim.claim.status.reserved_for if user.resource == "pods"]
+        self._assigned[allocated.device] = interface
+        self._remember(move, pod_uids)
+        name, _, value = NEEDS_POD_NETWORK.partition("=")
+        hook = self._hooks.hook(move.key, {name: value})
         nodes = self._rdma_nodes(interface)
         variable = re.sub(r"[^A-Z0-9]", "_", allocated.request.upper())
         edits = ContainerEdits(
@@ -146,13 +217,17 @@ class NetworkDriver:
             hardware_address=wanted.hardware_addr or interface.mac,
         )
         ready = Condition(
-            type="Ready", status="True", reason="Prepared", message="moved when the container starts"
+            type="Ready", status="True", reason="Prepared", message="moved when the pod's network is there"
         )
         return PreparedDevice.of(
             allocated,
             edits,
             status=DeviceStatus(conditions=[ready], network_data=data),
-            private={"move": msgspec.to_builtins(move), "interface": msgspec.to_builtins(interface)},
+            private={
+                "move": msgspec.to_builtins(move),
+                "interface": msgspec.to_builtins(interface),
+                "pods": pod_uids,
+            },
         )
 
     def _rdma_nodes(self, interface: Interface) -> list[DeviceNode]:
@@ -172,7 +247,10 @@ class NetworkDriver:
     def unprepare(self, claim: PreparedClaim) -> None:
         """Fetch the interfaces back."""
         for device in claim.devices:
-            if device.private:
-                detach(msgspec.convert(device.private["move"], Move), self._pins)
-            (self._state / "moves" / f"{claim.uid}-{device.device}.json").unlink(missing_ok=True)
-            self._lent.pop(device.device, None)
+            key = f"{claim.uid}-{device.device}"
+            with self._lock:
+                self._moves.pop(key, None)
+                self._waiting.pop(key, None)
+                if device.private:
+                    detach(msgspec.convert(device.private["move"], Move), self._pins)
+            self._assigned.pop(device.device, None)

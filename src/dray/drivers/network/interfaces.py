@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.api.resource import Device, DeviceAttribute
+from dray.api.well_known import PCI_BUS_ID
 from dray.drivers import driver_names
-from dray.drivers.hardware.devices import number, text, truth
+from dray.drivers.hardware.attributes import number, text, truth
 from dray.drivers.sysfs import PciPlace, pci_place, read_int, read_text
 
 PREFIX = driver_names.NETWORK
@@ -37,12 +38,13 @@ class Interface:
     vendor: str
     product: str
     place: PciPlace
+    alias: str = ""
 
     @property
     def device_name(self) -> str:
         """Return the name it is offered under: after its PCI address, else after itself.
 
-        A name the kernel allows but Kubernetes does not is spelled with dashes.
+        A name the kernel allows but Kubernetes does not is written with dashes.
         """
         if self.place.address is not None:
             return "pci-" + self.place.address.replace(":", "-").replace(".", "-")
@@ -76,6 +78,7 @@ def find_interfaces(sysfs: Path, routes: Path = Path("/proc/net/route")) -> list
                 vendor=read_text(device / "vendor") or "",
                 product=read_text(device / "device") or "",
                 place=pci_place(device) if device.exists() else PciPlace(),
+                alias=read_text(folder / "ifalias") or "",
             )
         )
     return found
@@ -99,9 +102,12 @@ def device_of(interface: Interface, addresses: Mapping[str, list[str]]) -> Devic
         f"{PREFIX}/virtual": truth(interface.is_virtual),
         f"{PREFIX}/rdma": truth(bool(interface.rdma_device)),
         f"{PREFIX}/sriov": truth(interface.sriov_vfs >= 0),
-        f"{PREFIX}/isSriovVf": truth(interface.is_vf),
+        f"{PREFIX}/alias": text(interface.alias[:MAX_TEXT]),
         **interface.place.attributes(),
     }
+    attributes.pop(PCI_BUS_ID, None)  # dranet has an attribute of its own for it
+    if interface.is_vf:
+        attributes[f"{PREFIX}/isSriovVf"] = truth(True)
     optional = {
         "rdmaDevice": interface.rdma_device,
         "pciVendor": interface.vendor,

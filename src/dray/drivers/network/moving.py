@@ -4,7 +4,7 @@
 MTU and routes, and pins the namespace with a bind mount, so that it outlives the
 container: a physical interface would fall back to the host when its namespace dies,
 a virtual one would die with it. `detach` fetches the interface from the pinned
-namespace, gives it its old name, and lets the namespace go.
+namespace, gives it its old name, and removes the pin.
 
 Both are idempotent: done twice, or after a crash in between, they end in the same
 state. Netlink is spoken through pyroute2 (`pip install 'dray-dra[network]'`).
@@ -12,19 +12,24 @@ state. Netlink is spoken through pyroute2 (`pip install 'dray-dra[network]'`).
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import errno
 import importlib
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from dray.driver import DriverError
+from dray.host.namespaces import (
+    OWN_NETWORK,
+    in_network_namespace,
+    is_namespace,
+    is_same_namespace,
+    pin,
+    unpin,
+)
 
 T = TypeVar("T")
 
@@ -66,6 +71,8 @@ class Move(msgspec.Struct, rename="camel", frozen=True):
     host_name: str
     container_name: str
     addresses: list[str]
+    mac: str = ""  # on the host
+    host_mtu: int | None = None
     mtu: int | None = None
     hardware_addr: str = ""
     routes: list[Route] = []
@@ -83,22 +90,13 @@ def netlink() -> Any:
 
 
 def in_namespace(namespace: Path, work: Callable[[Any], T]) -> T:
-    """Do some work with a netlink socket of another network namespace.
+    """Do some work with a netlink socket of another network namespace."""
 
-    A thread of its own enters the namespace and ends with the work. pyroute2 would fork a process
-    for that, and a process with threads (gRPC has some) may hang in a fork.
-    """
-
-    def enter() -> T:
-        with namespace.open() as handle:
-            if _libc().setns(handle.fileno(), _CLONE_NEWNET) != 0:
-                code = ctypes.get_errno()
-                raise DriverError(f"the network namespace {namespace} cannot be entered: {os.strerror(code)}")
+    def with_link() -> T:
         with netlink() as link:
             return work(link)
 
-    with ThreadPoolExecutor(max_workers=1) as threads:
-        return threads.submit(enter).result()
+    return in_network_namespace(namespace, with_link)
 
 
 def addresses_by_interface() -> dict[str, list[str]]:
@@ -122,20 +120,23 @@ def _index(link: Any, name: str) -> int | None:
 
 def attach(move: Move, pid: int, pins: Path = PINS) -> None:
     """Move the interface into the namespace of the process."""
-    namespace = f"/proc/{pid}/ns/net"
-    if os.stat(namespace).st_ino == os.stat("/proc/self/ns/net").st_ino:
+    namespace = Path(f"/proc/{pid}/ns/net")
+    if is_same_namespace(namespace, OWN_NETWORK):
         raise DriverError(
             f"the container shares the host's network, so {move.host_name} cannot be moved into it; "
-            "use a runtime with network namespaces (runc)"
+            "use a pod without hostNetwork, on a runtime with network namespaces"
         )
-    pin = pins / move.key
-    _pin(namespace, pin)
+    pin_file = pins / move.key
+    if is_namespace(pin_file) and not is_same_namespace(pin_file, namespace):
+        detach(move, pins)  # it is in an earlier sandbox of the pod
+    if not is_namespace(pin_file):
+        pin(namespace, pin_file)
     with netlink() as link:
         index = _index(link, move.host_name)
         if index is not None:
             link.link("set", index=index, state="down")
             link.link("set", index=index, net_ns_pid=pid)
-    in_namespace(pin, lambda inside: _furnish(inside, move))
+    in_namespace(pin_file, lambda inside: _furnish(inside, move))
 
 
 def _furnish(inside: Any, move: Move) -> None:
@@ -176,51 +177,34 @@ def _tolerating_exists(call: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def detach(move: Move, pins: Path = PINS) -> None:
-    """Fetch the interface back to the host and let the namespace go."""
-    pin = pins / move.key
-    if not pin.exists():
-        return  # never attached, or detached already
-    if os.path.ismount(pin) or _is_namespace(pin):
-        in_namespace(pin, lambda inside: _send_home(inside, move))
-        _unmount(pin)
-    pin.unlink(missing_ok=True)
+    """Fetch the interface back to the host and remove the pin; nothing to fetch is fine."""
+    pin_file = pins / move.key
+    if is_namespace(pin_file):
+        in_namespace(pin_file, lambda inside: _send_home(inside, move))
+    elif move.mac and move.container_name != move.host_name and os.geteuid() == 0:
+        # Its namespace died unpinned (a reboot, a driver without shared mounts): the kernel put it back as it was.
+        _rename_returned(move)
+    unpin(pin_file)
+
+
+def _rename_returned(move: Move) -> None:
+    with netlink() as link:
+        index = _index(link, move.container_name)
+        if index is None or _index(link, move.host_name) is not None:
+            return
+        if link.get_links(index)[0].get_attr("IFLA_ADDRESS") in (move.mac, move.hardware_addr):
+            link.link("set", index=index, state="down")
+            link.link("set", index=index, ifname=move.host_name)
 
 
 def _send_home(inside: Any, move: Move) -> None:
     index = _index(inside, move.container_name) or _index(inside, move.host_name)
     if index is not None:
         inside.link("set", index=index, state="down")
-        inside.link("set", index=index, ifname=move.host_name)
+        changes: dict[str, Any] = {"ifname": move.host_name}
+        if move.hardware_addr and move.mac:
+            changes["address"] = move.mac
+        if move.mtu and move.host_mtu:
+            changes["mtu"] = move.host_mtu
+        inside.link("set", index=index, **changes)
         inside.link("set", index=index, net_ns_pid=os.getpid())
-
-
-def _is_namespace(path: Path) -> bool:
-    try:
-        return path.stat().st_dev == os.stat("/proc/self/ns/net").st_dev
-    except OSError:
-        return False
-
-
-_CLONE_NEWNET = 0x40000000
-_MS_BIND = 4096
-_MNT_DETACH = 2
-
-
-def _libc() -> Any:
-    return ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
-
-
-def _pin(namespace: str, pin: Path) -> None:
-    if pin.exists() and _is_namespace(pin):
-        if pin.stat().st_ino == os.stat(namespace).st_ino:
-            return
-        _unmount(pin)  # of an earlier container of the same claim
-    pin.parent.mkdir(parents=True, exist_ok=True)
-    pin.touch()
-    if _libc().mount(namespace.encode(), str(pin).encode(), b"none", _MS_BIND, None) != 0:
-        code = ctypes.get_errno()
-        raise DriverError(f"the container's network namespace cannot be pinned at {pin}: {os.strerror(code)}")
-
-
-def _unmount(pin: Path) -> None:
-    _libc().umount2(str(pin).encode(), _MNT_DETACH)

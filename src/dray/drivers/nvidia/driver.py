@@ -35,7 +35,7 @@ from dray.driver import (
     PreparedDevice,
 )
 from dray.drivers import driver_names
-from dray.drivers.nvidia.configs import Config, MpsConfig, effective_config
+from dray.drivers.nvidia.configs import Config, effective_config
 from dray.drivers.nvidia.edits import NodeFiles
 from dray.drivers.nvidia.inventory import (
     Gpu,
@@ -61,6 +61,7 @@ from dray.drivers.nvidia.nvml import (
     code_of,
 )
 from dray.drivers.nvidia.sharing import Commands, MpsDaemons, run_command, set_time_slice
+from dray.drivers.opaque_configs.nvidia import MpsConfig
 
 NAME = driver_names.NVIDIA
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})  # the program's fault, not the GPU's

@@ -20,7 +20,7 @@ from dray.api.resource import (
     DeviceCapacity,
     DeviceCounterConsumption,
 )
-from dray.drivers.hardware.devices import text, version
+from dray.drivers.hardware.attributes import text, version
 from dray.drivers.nvidia.nvml import NOT_FOUND, NOT_SUPPORTED, Handle, Nvml, as_text, code_of
 from dray.drivers.sysfs import PciPlace, pci_place
 
@@ -122,7 +122,7 @@ def read_gpus(nvml: Nvml, sysfs: Path) -> list[Gpu]:
 
 
 def mig_is_on(nvml: Nvml, handle: Handle) -> bool:
-    """Say whether the GPU is in MIG mode now."""
+    """Return whether the GPU is in MIG mode now."""
     try:
         current, _pending = nvml.nvmlDeviceGetMigMode(handle)
     except nvml.NVMLError as error:

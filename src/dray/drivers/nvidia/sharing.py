@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Protocol
 
 from dray.driver import ContainerEdits, DriverError, Mount
-from dray.drivers.nvidia.configs import INTERVALS, MpsConfig, megabytes_of
+from dray.drivers.opaque_configs.nvidia import INTERVALS, MpsConfig, megabytes_of
 
-PIPE_IN_CONTAINER = "/var/run/nvidia-mps"
+PIPE_IN_CONTAINER = "/tmp/nvidia-mps"
+SHARED_MEMORY = Path("/dev/shm")  # through which clients and daemon exchange data
 
 
 class Commands(Protocol):
@@ -57,9 +58,10 @@ def set_time_slice(run: Commands, uuid: str, interval: str) -> None:
 class MpsDaemons:
     """The MPS daemons of this node, one per claim."""
 
-    def __init__(self, root: Path, run: Commands) -> None:
+    def __init__(self, root: Path, run: Commands, shared_memory: Path = SHARED_MEMORY) -> None:
         self._root = root
         self._run = run
+        self._shared_memory = shared_memory
 
     def _env(self, claim_uid: str, uuids: Sequence[str] = ()) -> dict[str, str]:
         folder = self._root / claim_uid
@@ -82,8 +84,12 @@ class MpsDaemons:
             orders.append(f"set_default_device_pinned_mem_limit {index} {limit}M")
         if orders:
             self._run(["nvidia-cuda-mps-control"], env=env, feed="\n".join(orders) + "\n")
-        mount = Mount(host_path=str(pipe), container_path=PIPE_IN_CONTAINER, options=["rw", "bind"])
-        return ContainerEdits(env=[f"CUDA_MPS_PIPE_DIRECTORY={PIPE_IN_CONTAINER}"], mounts=[mount])
+        places = ((self._shared_memory, str(SHARED_MEMORY)), (pipe, PIPE_IN_CONTAINER))
+        mounts = [
+            Mount(host_path=str(host), container_path=inside, options=["rw", "nosuid", "nodev", "bind"])
+            for host, inside in places
+        ]
+        return ContainerEdits(env=[f"CUDA_MPS_PIPE_DIRECTORY={PIPE_IN_CONTAINER}"], mounts=mounts)
 
     @staticmethod
     def _limits(config: MpsConfig, uuids: Sequence[str]) -> dict[int, int]:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from dray.api.cdi import ContainerEdits
 from dray.api.podspec import RunContainer, RunPod
+from dray.node.runtime.terminal import TerminalProcess
 
 
 class StartError(Exception):
@@ -58,6 +59,7 @@ class Launch:
     mounts: Sequence[BindMount]
     edits: ContainerEdits  # from CDI, complete
     log_path: Path
+    needs_pod_network: bool = False  # a claim of the pod brings a network interface
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +104,16 @@ class Runtime(Protocol):
         """Run a command inside the container; raise TimeoutError."""
         ...
 
-    async def open_exec(
-        self, id: ContainerId, command: Sequence[str], *, tty: bool
-    ) -> asyncio.subprocess.Process:
-        """Start a command inside the container with pipes attached, for `kubectl exec`."""
+    async def open_exec(self, id: ContainerId, command: Sequence[str]) -> asyncio.subprocess.Process:
+        """Start a command inside the container with pipes attached, for `kubectl exec`; raise StartError."""
+        ...
+
+    async def open_terminal(self, id: ContainerId, command: Sequence[str]) -> TerminalProcess:
+        """Start a command inside the container on a terminal, for `kubectl exec -t`; raise StartError."""
+        ...
+
+    def write_log(self, pod_uid: str, message: str) -> None:
+        """Add a line to the logs of the pod's running containers, where the runtime writes them itself."""
         ...
 
     async def forget(self, pod_uid: str) -> None:
@@ -113,5 +121,5 @@ class Runtime(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything; containers keep running."""
+        """Close all files and stop watching; containers keep running."""
         ...

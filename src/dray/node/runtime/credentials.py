@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from dray.api.podspec import RunContainer, RunPod
+from dray.api.user_names import UMASK_ANNOTATION
+from dray.host.accounts import account_of_uid
 from dray.node.runtime.contract import StartError
 
 _SCRIPT = Path(__file__).with_name("become.py")
@@ -108,10 +111,29 @@ def credentials_of(
     return Credentials(uid, gid, own.groups, is_locked)
 
 
-def become_record(wanted: Credentials, env: Iterable[str]) -> str:
+def umask_of(pod: RunPod) -> str:
+    """Return the file mode mask that a pod asks for; raise StartError when it is not one."""
+    text = (pod.metadata.annotations or {}).get(UMASK_ANNOTATION, "022")
+    if not re.fullmatch(r"0?[0-7]{3}", text):
+        message = f"annotation {UMASK_ANNOTATION}: {text[:40]!r} is not three octal digits such as 077"
+        raise StartError("CreateContainerConfigError", message)
+    return text
+
+
+def login_environment(uid: int) -> list[str]:
+    """Return the variables that a login of this user sets; empty for a number that is not a user."""
+    account = account_of_uid(uid)
+    if account is None:
+        return []
+    values = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}
+    return [f"{name}={value}" for name, value in values.items() if value]
+
+
+def become_record(wanted: Credentials, env: Iterable[str], umask: str = "022", folder: str = "/") -> str:
     """Return what `become.py` reads: credentials and environment, each field ended with NUL."""
     groups = ",".join(map(str, sorted(wanted.groups)))
-    fields = (str(wanted.uid), str(wanted.gid), groups, str(int(wanted.no_new_privileges)), *env)
+    how = f"{int(wanted.no_new_privileges)}:{umask}:{folder}"
+    fields = (str(wanted.uid), str(wanted.gid), groups, how, *env)
     return "".join(f"{field}\0" for field in fields)
 
 

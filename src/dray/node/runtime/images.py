@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.api.parsing import ParseError, load_json
-from dray.node.private_files import make_private_folder
+from dray.host.private_files import make_private_folder
 from dray.node.runtime.contract import StartError
 
 HOST = "host"

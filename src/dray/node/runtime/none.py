@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Sequence
 
 from dray.node.runtime.contract import ContainerId, ExecResult, FoundContainer, Launch, OnExit, StartError
+from dray.node.runtime.terminal import TerminalProcess
 
 RUNS_FOR, EXITS_WITH = "dray.dev/runs-for", "dray.dev/exits-with"
 _LONGEST_SECONDS = 10 * 365 * 86400.0
@@ -54,11 +55,16 @@ class NoneRuntime:
         """Succeed: there is nobody to ask."""
         return ExecResult(0, b"")
 
-    async def open_exec(
-        self, id: ContainerId, command: Sequence[str], *, tty: bool
-    ) -> asyncio.subprocess.Process:
+    async def open_exec(self, id: ContainerId, command: Sequence[str]) -> asyncio.subprocess.Process:
         """Refuse: there is nothing to enter."""
         raise StartError("NotSupported", "this node runs containers in name only (runtime none)")
+
+    async def open_terminal(self, id: ContainerId, command: Sequence[str]) -> TerminalProcess:
+        """Refuse: there is nothing to enter."""
+        raise StartError("NotSupported", "this node runs containers in name only (runtime none)")
+
+    def write_log(self, pod_uid: str, message: str) -> None:
+        """There are no logs."""
 
     async def forget(self, pod_uid: str) -> None:
         """Nothing is left to remove."""

@@ -5,8 +5,9 @@ with fresh /tmp and /run, and a config.json made from the pod's spec, into which
 edits of its CDI devices are merged. Device nodes that no CDI device brings are not
 there, and the device cgroup forbids making them: a container sees what it was given.
 
-Containers share the host's network, unless a CDI device moves a network interface
-into them. Rlimits and seccomp profiles are left out.
+Containers share the host's network, unless a claim of the pod brings a network interface: then
+the containers of the pod share a network namespace with that interface and a loopback; probes over
+HTTP or TCP do not reach into it. Rlimits and seccomp profiles are left out.
 
 The shim of the `process` runtime waits for `runc run` as it waits for any command,
 so logs, exit codes and survival of the agent work in the same way.
@@ -25,9 +26,11 @@ from typing import Any
 
 import msgspec
 
+from dray.api.cdi import Hook
 from dray.api.quantity import parse_quantity
+from dray.host.namespaces import make_network_namespace, unpin
+from dray.host.private_files import write_private_text
 from dray.node.cdi import apply_edits, merge_env
-from dray.node.private_files import write_private
 from dray.node.runtime.contract import Launch, OnExit, StartError
 from dray.node.runtime.credentials import Credentials, credentials_of
 from dray.node.runtime.images import Image, ImageStore
@@ -45,6 +48,7 @@ class RuncRuntime(ProcessRuntime):
     """Containers by runc; see the module's text."""
 
     name = "runc"
+    _has_own_tmp = True
 
     def __init__(
         self, root: Path, on_exit: OnExit, *, images: Path | None = None, program: str = "runc"
@@ -61,12 +65,21 @@ class RuncRuntime(ProcessRuntime):
     async def _command_line(self, launch: Launch, folder: Path) -> tuple[list[str], list[str], str]:
         """Make the bundle and return the line that runs it."""
         image = await asyncio.to_thread(self._images.find, launch.container.image)
-        config = apply_edits(oci_config(launch, image), launch.edits)
-        write_private(folder / "config.json", msgspec.json.encode(config).decode())
+        network = self._network(launch.id.pod_uid) if launch.needs_pod_network else None
+        if network is not None:
+            await asyncio.to_thread(make_network_namespace, network)
+        config = apply_edits(oci_config(launch, image, network), launch.edits)
+        write_private_text(folder / "config.json", msgspec.json.encode(config).decode())
         # A life that was cut short may have left a container of this name.
         await self._runc("delete", "--force", str(launch.id))
         line = [*self._base(), "run", "--bundle", str(folder), str(launch.id)]
         return line, [f"PATH={os.environ.get('PATH', os.defpath)}"], "/"
+
+    def _network(self, pod_uid: str) -> Path:
+        return self._node_root / "networks" / pod_uid
+
+    def _early_hooks(self, launch: Launch) -> list[Hook]:
+        return []  # runc runs them, from the config
 
     def _make_groups(self, launch: Launch) -> list[str]:
         return []  # runc makes them, from the config
@@ -93,18 +106,19 @@ class RuncRuntime(ProcessRuntime):
             # There is no container (any more), but perhaps a runc that tries to make one.
             await super()._signal(running, number)
 
-    def _exec_line(self, running: _Running, command: Sequence[str]) -> Sequence[str]:
-        return [*self._base(), "exec", str(running.id), *command]
+    def _exec_line(self, running: _Running, command: Sequence[str], *, tty: bool) -> Sequence[str]:
+        return [*self._base(), "exec", *(["--tty"] if tty else []), str(running.id), *command]
 
     async def forget(self, pod_uid: str) -> None:
         """Remove containers and bundles of a pod."""
         for folder in (self._root / pod_uid).glob("*/*"):
             await self._runc("delete", "--force", f"{pod_uid}-{folder.parent.name}-{folder.name}")
         await super().forget(pod_uid)
+        await asyncio.to_thread(unpin, self._network(pod_uid))
 
 
-def oci_config(launch: Launch, image: Image) -> dict[str, Any]:
-    """Return the OCI runtime spec of a container, before CDI."""
+def oci_config(launch: Launch, image: Image, network: Path | None = None) -> dict[str, Any]:
+    """Return the OCI runtime spec of a container, before CDI; `network` is the pod's namespace, if it has one."""
     # Inside a container a group that nobody names is root's, as in Kubernetes.
     asked = credentials_of(launch.pod, launch.container, Credentials(0, 0), lambda _: 0)
     command = list(launch.command) or list(image.command)
@@ -127,9 +141,9 @@ def oci_config(launch: Launch, image: Image) -> dict[str, Any]:
         },
         "root": {"path": str(image.rootfs), "readonly": True},
         "hostname": launch.pod.spec.hostname or launch.pod.metadata.name,
-        "mounts": [*_standard_mounts(), *_host_mounts(image), *_volume_mounts(launch)],
+        "mounts": [*_standard_mounts(network), *_host_mounts(image), *_volume_mounts(launch)],
         "linux": {
-            "namespaces": _namespaces(launch),
+            "namespaces": _namespaces(launch, network),
             "resources": _resources(launch),
             "cgroupsPath": f"/dray/{launch.id}",
             "maskedPaths": _MASKED,
@@ -138,17 +152,21 @@ def oci_config(launch: Launch, image: Image) -> dict[str, Any]:
     }
 
 
-def _namespaces(launch: Launch) -> list[dict[str, str]]:
-    kinds = ["pid", "ipc", "uts", "mount"]
-    if launch.edits.net_devices:
-        kinds.append("network")
-    return [{"type": kind} for kind in kinds]
+def _namespaces(launch: Launch, network: Path | None) -> list[dict[str, str]]:
+    namespaces = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
+    if network is not None:
+        namespaces.append({"type": "network", "path": str(network)})
+    elif launch.edits.net_devices:
+        namespaces.append({"type": "network"})
+    return namespaces
 
 
-def _standard_mounts() -> list[dict[str, Any]]:
+def _standard_mounts(network: Path | None) -> list[dict[str, Any]]:
     def mount(destination: str, kind: str, source: str, *options: str) -> dict[str, Any]:
         return {"destination": destination, "type": kind, "source": source, "options": list(options)}
 
+    # The sysfs of the host shows the interfaces of the host's network.
+    sysfs = ("none", "/sys", "rbind") if network is None else ("sysfs", "sysfs")
     return [
         mount("/proc", "proc", "proc"),
         mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
@@ -156,7 +174,7 @@ def _standard_mounts() -> list[dict[str, Any]]:
             "/dev/pts", "devpts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"
         ),
         mount("/dev/shm", "tmpfs", "shm", "nosuid", "noexec", "nodev", "mode=1777", "size=65536k"),
-        mount("/sys", "none", "/sys", "rbind", "nosuid", "noexec", "nodev", "ro"),
+        mount("/sys", *sysfs, "nosuid", "noexec", "nodev", "ro"),
         mount("/tmp", "tmpfs", "tmpfs", "nosuid", "nodev", "mode=1777"),
         mount("/run", "tmpfs", "tmpfs", "nosuid", "nodev", "mode=755"),
     ]

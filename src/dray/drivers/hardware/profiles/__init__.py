@@ -1,6 +1,6 @@
 """Profiles: what stands in one node, read from YAML.
 
-A profile file has `name`, `description`, `labels`, `allocatable` (cpu, memory,
+A profile file has `name`, `description`, `labels`, `taints`, `allocatable` (cpu, memory,
 pods) and `devices`, a list of entries whose `kind` names a builder in
 `dray.drivers.hardware.devices`. The built-in ones lie beside this module; a path
 to a file of one's own works everywhere a name does. Its bad input is reported
@@ -9,13 +9,14 @@ with the file, the entry and what is expected.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from dray.api.parsing import ParseError, load_yaml
+from dray.api.well_known import ARCH_LABEL, well_known_labels
 from dray.drivers.hardware.devices import BUILDERS
 from dray.drivers.hardware.pools import PoolModel
 
@@ -33,6 +34,12 @@ class Profile:
     labels: dict[str, str]
     allocatable: dict[str, str]
     entries: tuple[dict[str, Any], ...]
+    taints: tuple[dict[str, str], ...] = ()  # of the node
+    source: str = ""  # by which another process loads it: a built-in name or a path
+
+    def node_labels(self, name: str) -> dict[str, str]:
+        """Return the labels that a node with this hardware has: kubelet's own and the profile's."""
+        return {**well_known_labels(name, self.labels.get(ARCH_LABEL, "amd64")), **self.labels}
 
     def pools(self, node: str) -> list[PoolModel]:
         """Return what the drivers of that node would publish."""
@@ -58,13 +65,13 @@ def profile_names() -> tuple[str, ...]:
 
 def load_profile(name_or_path: str) -> Profile:
     """Read a built-in profile by name, or a profile file by path."""
+    path = Path(name_or_path)
     if name_or_path in profile_names():
         source, content = (
             name_or_path,
             resources.files(__name__).joinpath(f"{name_or_path}.yaml").read_text("utf-8"),
         )
     else:
-        path = Path(name_or_path)
         if not path.is_file():
             known = ", ".join(profile_names())
             raise ProfileError(
@@ -72,7 +79,8 @@ def load_profile(name_or_path: str) -> Profile:
             )
         source, content = str(path), path.read_text("utf-8")
     try:
-        return parse_profile(load_yaml(content), source)
+        profile = parse_profile(load_yaml(content), source)
+        return replace(profile, source=source if source in profile_names() else str(path.absolute()))
     except ParseError as error:
         raise ProfileError(f"{source}: not YAML: {error}") from error
 
@@ -90,6 +98,9 @@ def parse_profile(document: Any, source: str) -> Profile:
             raise ProfileError(
                 f"{source}: devices[{index}].kind is {kind!r}; expected one of {', '.join(BUILDERS)}"
             )
+    for field in ("labels", "allocatable"):
+        if not isinstance(document.get(field) or {}, dict):
+            raise ProfileError(f"{source}: `{field}` must be a map")
     allocatable = {"cpu": "64", "memory": "512Gi", "pods": "110"} | (document.get("allocatable") or {})
     return Profile(
         name=str(document.get("name") or Path(source).stem),
@@ -97,4 +108,13 @@ def parse_profile(document: Any, source: str) -> Profile:
         labels={str(key): str(value) for key, value in (document.get("labels") or {}).items()},
         allocatable={str(key): str(value) for key, value in allocatable.items()},
         entries=tuple(entries),
+        taints=_taints(document.get("taints"), source),
     )
+
+
+def _taints(given: Any, source: str) -> tuple[dict[str, str], ...]:
+    """Check the taints of the node; raise ProfileError."""
+    taints = given if given is not None else []
+    if not isinstance(taints, list) or not all(isinstance(each, dict) and each.get("key") for each in taints):
+        raise ProfileError(f"{source}: `taints` must be a list of {{key, value, effect}}")
+    return tuple({str(key): str(value) for key, value in each.items()} for each in taints)

@@ -18,33 +18,35 @@ Tests: tests/unit/driver/test_driver_sockets.py, tests/e2e/test_node_two_drivers
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
 import secrets
 import socket
 import stat
-from collections.abc import Callable
+import struct
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
-
-from dray.driver.contract import DriverError
 
 Identity = tuple[int, int, int]  # device, inode, time of creation in nanoseconds
 
 _CONNECT_SECONDS = 1.0
 _STOP_SECONDS = 5.0
+_PEER = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
-class SocketTakenError(DriverError):
+class SocketTakenError(OSError):
     """Somebody else serves at the path."""
 
 
 class SocketLock:
     """The right to serve at a path, held until `release` or the end of the process."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, hint: str = "stop it first") -> None:
         self.path = path
+        self._hint = hint  # what to do when another process has it
         self._file: int | None = None
 
     @property
@@ -63,7 +65,7 @@ class SocketLock:
             os.close(file)
             raise SocketTakenError(
                 f"another instance runs already{f' as process {holder}' if holder.isdigit() else ''} "
-                f"and holds {self.path}; stop it, or give each an instance of its own (--instance)"
+                f"and holds {self.path}; {self._hint}"
             ) from None
         os.ftruncate(file, 0)
         os.write(file, f"{os.getpid()}\n".encode())
@@ -79,8 +81,9 @@ class SocketLock:
 class OwnedSocket:
     """A gRPC server at a path of the file system; hold a `SocketLock` while using it."""
 
-    def __init__(self, path: Path, make_server: Callable[[], Any]) -> None:
+    def __init__(self, path: Path, make_server: Callable[[], Any], mode: int | None = None) -> None:
         self.path = path
+        self._mode = mode  # None: as the umask says
         self._make_server = make_server  # with its services, not started
         self._server: Any = None
         self._identity: Identity | None = None
@@ -106,6 +109,8 @@ class OwnedSocket:
         server = self._make_server()
         server.add_insecure_port(f"unix:{private}")
         await server.start()
+        if self._mode is not None:
+            private.chmod(self._mode)
         self._server, self._identity = server, identity_of(private)
         private.rename(self.path)
 
@@ -122,6 +127,71 @@ class OwnedSocket:
         server, self._server = self._server, None
         if server is not None:
             await server.stop(grace=_STOP_SECONDS)
+
+
+class UnixSocket:
+    """A listening stream socket at a path, with a lock, an owner and a mode; never open to others for a moment."""
+
+    def __init__(self, path: Path, mode: int, gid: int = -1) -> None:
+        self.path = path
+        self._mode = mode
+        self._gid = gid  # -1: that of the process
+        self._lock = SocketLock(path.with_name(f".{path.name}.lock"))
+        self._identity: Identity | None = None
+
+    def listen(self, backlog: int) -> socket.socket:
+        """Bind and listen, non-blocking; raises SocketTakenError when somebody serves there, OSError otherwise."""
+        self._lock.acquire()
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        private = self.path.with_name(f".{secrets.token_hex(3)}")
+        try:
+            _check_free(self.path)
+            # Nobody can connect before `listen`, so mode and owner are right when somebody can.
+            listening.bind(str(private))
+            if self._gid != -1:
+                os.chown(private, -1, self._gid)
+            private.chmod(self._mode)
+            listening.listen(backlog)
+            listening.setblocking(False)
+            self._identity = identity_of(private)
+            private.rename(self.path)
+        except BaseException:
+            listening.close()
+            private.unlink(missing_ok=True)
+            self._lock.release()
+            raise
+        return listening
+
+    def close(self) -> None:
+        """Remove the socket from the path if it is still ours; whoever has the listening socket closes it."""
+        if self._identity is not None and identity_of(self.path) == self._identity:
+            self.path.unlink(missing_ok=True)
+        self._identity = None
+        self._lock.release()
+
+
+def peer_uid(transport: asyncio.BaseTransport) -> int | None:
+    """Return the uid of the process that connected over a Unix socket; None for other connections."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or connection.family != socket.AF_UNIX:
+        return None
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    _, uid, _ = _PEER.unpack(credentials)
+    return int(uid)
+
+
+@contextlib.asynccontextmanager
+async def serving_at(path: Path, make_server: Callable[[], Any], mode: int) -> AsyncIterator[None]:
+    """Serve at a path for the length of a `with` block, as its only owner; raises SocketTakenError."""
+    lock = SocketLock(path.with_name(f".{path.name}.lock"))
+    lock.acquire()
+    owned = OwnedSocket(path, make_server, mode)
+    try:
+        await owned.open()
+        yield
+    finally:
+        await owned.close()
+        lock.release()
 
 
 def identity_of(path: Path) -> Identity | None:

@@ -1,16 +1,26 @@
-"""What a pod's machine hears, and what it says: events and instructions.
+"""Events and instructions of a pod's state machine (`machine`).
 
-Events are facts, told by the agent after they happened. Instructions are wishes, carried out
-by the agent; each says which event answers it. Both are values: a story of a pod can be written
-down, compared, and told again.
+Events are facts that the agent reports after they happened. Instructions are what the agent shall do; each says which
+event answers it. Both are values: they can be recorded, compared and replayed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from dray.api.podspec import RunContainer
+
+
+class Timer(StrEnum):
+    """What a timer is for."""
+
+    PREPARE = "prepare"  # prepare the claims again
+    START = "start"  # start a container again
+    DEADLINE = "deadline"  # activeDeadlineSeconds
+    RELEASE = "release"  # unprepare the claims again
+
 
 # --- events -------------------------------------------------------------------
 
@@ -24,7 +34,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A container that a previous life of the agent left."""
+    """A container that the agent found when it started."""
 
     name: str
     attempt: int
@@ -43,7 +53,7 @@ class PrepareFailed:
     """A claim is not usable, and why."""
 
     reason: str
-    is_final: bool = False  # no use to try again
+    is_final: bool = False  # trying again is of no use
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +86,25 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """A probe changed its mind: `kind` is startup, readiness or liveness."""
+    """The result of a probe changed: `kind` is startup, readiness or liveness."""
 
     name: str
     attempt: int
     kind: str
-    is_well: bool
+    is_success: bool
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """A timer that the machine asked for has run out."""
+class TimerFired:
+    """A timer has run out."""
 
-    what: str
+    timer: Timer
+    container: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class StopWanted:
+class StopRequested:
     """The pod is deleted (or evicted, with a reason)."""
 
     grace_seconds: float
@@ -103,18 +114,18 @@ class StopWanted:
 
 @dataclass(frozen=True, slots=True)
 class ClaimsReleased:
-    """No claim is held any more."""
+    """Every claim of the pod is unprepared."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFailed:
-    """A claim could not be given back; it will be tried again."""
+    """A claim could not be unprepared; it will be tried again."""
 
     reason: str
 
 
 Event = (
-    Restored | ClaimsPrepared | PrepareFailed | Started | StartFailed | Exited | Probed | Due | StopWanted
+    Restored | ClaimsPrepared | PrepareFailed | Started | StartFailed | Exited | Probed | TimerFired | StopRequested
     | ClaimsReleased | ReleaseFailed
 )  # fmt: skip
 
@@ -137,7 +148,7 @@ class StartContainer:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Begin to probe a container; answer Probed on every change of mind."""
+    """Begin to probe a container; answer Probed whenever the result changes."""
 
     container: RunContainer
     attempt: int
@@ -150,20 +161,20 @@ class StopContainer:
     container: RunContainer
     attempt: int
     grace_seconds: float
-    is_unwell: bool = False  # a liveness or startup probe gave up
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
-    """Answer Due(what) after some time."""
+class SetTimer:
+    """Answer TimerFired after some time; a timer of the same kind and container is replaced."""
 
-    what: str
+    timer: Timer
     seconds: float
+    container: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseClaims:
-    """Give the claims back; answer ClaimsReleased or ReleaseFailed."""
+    """Unprepare the claims; answer ClaimsReleased or ReleaseFailed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +183,8 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Tell the user by an event on the pod."""
+class RecordEvent:
+    """Record a Kubernetes event about the pod."""
 
     reason: str
     message: str
@@ -186,5 +197,13 @@ class Remove:
 
 
 Instruction = (
-    PrepareClaims | StartContainer | Probe | StopContainer | Wake | ReleaseClaims | Report | Note | Remove
+    PrepareClaims
+    | StartContainer
+    | Probe
+    | StopContainer
+    | SetTimer
+    | ReleaseClaims
+    | Report
+    | RecordEvent
+    | Remove
 )

@@ -1,0 +1,38 @@
+"""What Intel's and AMD's drivers tell a container in its environment, for the simulated ones.
+
+Device nodes are not modelled; the variables are those that the real drivers write into their CDI specs. Gaudi's name
+all accelerators of a claim at once, so they are made for the claim and not for one device.
+"""
+
+from __future__ import annotations
+
+from dray.api.cdi import ContainerEdits
+from dray.driver import AllocatedDevice, ClaimRequest
+from dray.drivers.simulated import SimulatedDriver
+
+
+class GaudiDriver(SimulatedDriver):
+    """Gaudi accelerators of one node."""
+
+    async def apply(self, claim: ClaimRequest, allocated: AllocatedDevice) -> ContainerEdits:
+        """Return the variables of Habana's runtime, the same for every device of the claim."""
+        names = [device.name for device in self.model.devices]
+        indexes = [names.index(device.device) for device in claim.devices if device.device in names]
+        numbers = ",".join(map(str, indexes))
+        return ContainerEdits(
+            env=[
+                f"HABANA_VISIBLE_DEVICES={numbers}",
+                f"HABANA_VISIBLE_MODULES={numbers}",
+                f"HL_VISIBLE_DEVICES={','.join(f'/dev/accel/accel{index}' for index in indexes)}",
+            ]
+        )
+
+
+class AmdDriver(SimulatedDriver):
+    """AMD GPUs and partitions of one node."""
+
+    async def apply(self, claim: ClaimRequest, allocated: AllocatedDevice) -> ContainerEdits:
+        """Return the variables that come with every claim."""
+        return ContainerEdits(
+            env=[f"KUBERNETES_NODE_NAME={self.model.node_name}", f"DRA_RESOURCE_DRIVER_NAME={self.name}"]
+        )
