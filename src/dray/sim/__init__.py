@@ -1,1 +1,1 @@
-"""See ARCHITECTURE.md."""
+"""Clusters without processes: snapshots, modelled hardware, pods placed offline, recorded traces replayed."""

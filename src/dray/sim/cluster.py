@@ -1,10 +1,8 @@
 """An offline cluster: a snapshot on which pods can be placed with the scheduler's own code.
 
-Nothing is simulated here that the product decides elsewhere: fit, allocation, gangs
-and explanations are `scheduler` and `allocator`. This module only does what the claim
-controller would (claims from templates, for pods and for their groups) and what commits
-would (the books), so that what-if and explain give the answers that the real scheduler
-would give: pods of a gang are placed together or not at all.
+Nothing is decided here: what-if, explain and the simulator call `scheduler.decide`, on the same kind of snapshot as the
+production loop. This module only does what others would do around it: the claim controller (claims from templates, for
+pods and for their groups), and the committer and the server (bind, allocate, reserve, release).
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from dray.allocator import Explanation, Policy, World
+from dray.allocator import Explanation, Policy
 from dray.api.core import Node, NodeStatus, Pod, PodGroup, PodResourceClaim, PodResourceClaimStatus
 from dray.api.meta import Condition, ObjectMeta, OwnerReference
 from dray.api.resource import (
@@ -25,31 +23,24 @@ from dray.api.resource import (
     ResourceClaim,
     ResourceClaimConsumerReference,
     ResourceClaimStatus,
+    ResourceSlice,
 )
-from dray.api.well_known import HOSTNAME_LABEL
 from dray.client import key_of
 from dray.drivers.hardware import Profile, device_classes, pool_slices
 from dray.scheduler import (
-    ClusterState,
-    Devices,
-    ExtendedResources,
-    Member,
+    IN_MEMORY_NAME,
+    ClusterSnapshot,
     NotReady,
-    Placement,
-    Placer,
     PodClaims,
+    ReleaseFirst,
+    SchedulerProfile,
     Unplaceable,
-    Way,
-    gather_claims,
+    decide,
     group_key,
-    missing_members,
-    place_by_ways,
-    pods_to_start,
-    shape_of,
-    special_claim,
-    start_gang,
-    variants,
+    special_name,
 )
+from dray.scheduler import Placed as Decided
+from dray.scheduler.policies import NodePolicy
 from dray.sim.snapshot import Snapshot
 
 _Object = TypeVar("_Object", Pod, PodGroup, ResourceClaim)
@@ -73,15 +64,6 @@ class NotPlaced:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """A place that was found for a pod; nothing is taken yet."""
-
-    pod: Pod
-    way: Way
-    placement: Placement
-
-
-@dataclass(frozen=True, slots=True)
 class Bound:
     """The pod has a place already."""
 
@@ -99,29 +81,31 @@ class Outcome:
 class OfflineCluster:
     """Snapshot + scheduler, in memory."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, policy: Policy | NodePolicy | None = None) -> None:
         numbers = itertools.count(1)
-        self._numbers = numbers
-        self.world = World(
-            snapshot.features, new_share_id=lambda: f"00000000-0000-4000-8000-{next(numbers):012x}"
+        self.scheduling = ClusterSnapshot(
+            SchedulerProfile(features=snapshot.features, policy=policy),
+            new_share_id=lambda: f"00000000-0000-4000-8000-{next(numbers):012x}",
         )
-        self.state = ClusterState()
-        self.devices = Devices(self.world, self.state)
-        self.extended = ExtendedResources()
-        self.placer = Placer(self.state, self.devices, policy=policy)
-        self.claims: dict[str, ResourceClaim] = {}
+        self.state = self.scheduling.state
+        self.allocator = self.scheduling.devices.allocator
+        self.placer = self.scheduling.placer
+        self.claims = self.scheduling.claims
+        self.groups = self.scheduling.groups
         self.pods: dict[str, Pod] = {}
-        self.groups: dict[str, PodGroup] = {}
+        self._local_slices: dict[str, list[str]] = {}  # node -> names of the slices with its own devices
         self.templates = {key_of(template.metadata): template for template in snapshot.templates}
         self.snapshot = snapshot
         for node in snapshot.nodes:
             self.add_node(node)
         for found in snapshot.slices:
-            self.devices.set_slice(found)
+            self.add_slice(found)
         for device_class in snapshot.classes:
             self.set_class(device_class)
         for rule in snapshot.taint_rules:
-            self.world.set_taint_rule(rule)
+            self.scheduling.set_taint_rule(rule)
+        for budget in snapshot.budgets:
+            self.scheduling.budgets[key_of(budget.metadata)] = budget
         for claim in snapshot.claims:
             self.set_claim(claim)
         for group in snapshot.pod_groups:
@@ -133,20 +117,39 @@ class OfflineCluster:
 
     def add_node(self, node: Node) -> None:
         """Add or replace a node."""
-        self.state.set_node(node)
-        self.world.set_node(node)
+        self.scheduling.set_node(node)
+
+    def add_slice(self, found: ResourceSlice) -> None:
+        """Publish devices."""
+        self.scheduling.set_slice(found)
+        if found.spec.node_name:
+            self._local_slices.setdefault(found.spec.node_name, []).append(found.metadata.name)
+
+    def add_node_with_devices(self, node: Node, slices: Iterable[ResourceSlice]) -> None:
+        """Add a node and the devices that its drivers publish; classes of known drivers that are missing are added."""
+        self.add_node(node)
+        drivers = set()
+        for found in slices:
+            self.add_slice(found)
+            drivers.add(found.spec.driver)
+        self.add_missing_classes(drivers)
+
+    def add_missing_classes(self, drivers: Iterable[str]) -> None:
+        """Add the usual classes of modelled drivers, where they are not there."""
+        known = self.allocator.classes
+        for device_class in device_classes(frozenset(drivers)):
+            if device_class.metadata.name not in known:
+                self.set_class(device_class)
 
     def set_class(self, device_class: DeviceClass) -> None:
         """Add or replace a class."""
-        self.world.set_class(device_class)
-        self.extended.set_class(device_class)
+        self.scheduling.set_class(device_class)
 
     def set_claim(self, claim: ResourceClaim) -> None:
         """Add or replace a claim; without a uid (manifests have none) its name identifies it."""
         if not claim.metadata.uid:
             claim = _with_meta(claim, uid=f"claim:{key_of(claim.metadata)}")
-        self.claims[key_of(claim.metadata)] = claim
-        self.world.set_claim(claim)
+        self.scheduling.set_claim(claim)
 
     def add_group(self, group: PodGroup) -> None:
         """Add a group of pods, and make its claims from templates."""
@@ -170,27 +173,20 @@ class OfflineCluster:
         pod = self._with_claims_made(pod)
         self.pods[key_of(pod.metadata)] = pod
         if pod.spec.node_name in self.state.nodes and pod.status.phase not in ("Succeeded", "Failed"):
-            self.state.assume(pod, pod.spec.node_name)
+            self.scheduling.set_bound_pod(pod)
         return pod
 
     def add_hardware(self, profile: Profile, name: str) -> Node:
         """Add a node with a profile's hardware, as it would join the cluster."""
         node = Node(
-            metadata=ObjectMeta(name=name, labels={HOSTNAME_LABEL: name, **profile.labels}),
+            metadata=ObjectMeta(name=name, labels=profile.node_labels(name)),
             status=NodeStatus(
                 capacity=dict(profile.allocatable),
                 allocatable=dict(profile.allocatable),
                 conditions=[Condition(type="Ready", status="True")],
             ),
         )
-        self.add_node(node)
-        pools = profile.pools(name)
-        for found in pool_slices(pools):
-            self.devices.set_slice(found)
-        known = self.world.classes
-        for device_class in device_classes(frozenset(pool.driver for pool in pools)):
-            if device_class.metadata.name not in known:
-                self.set_class(device_class)
+        self.add_node_with_devices(node, pool_slices(profile.pools(name)))
         return node
 
     def remove_node(self, name: str) -> list[Pod]:
@@ -202,25 +198,37 @@ class OfflineCluster:
         ]
         for pod in lost:
             self.evict(pod)
-        for found in self.snapshot.slices:
-            if found.spec.node_name == name:
-                self.devices.delete_slice(found.metadata.name)
-        self.state.delete_node(name)
-        self.world.delete_node(name)
+        for slice_name in self._local_slices.pop(name, ()):
+            self.scheduling.delete_slice(slice_name)
+        self.scheduling.delete_node(name)
         return [self.pods[key_of(pod.metadata)] for pod in lost]
+
+    def remove_pod(self, key: str) -> None:
+        """Delete a pod and the claims that were made for it."""
+        pod = self.pods.get(key)
+        if pod is None:
+            return
+        self.evict(pod)
+        del self.pods[key]
+        made = [each.resource_claim_name for each in pod.status.resource_claim_statuses]
+        names = [name for name in made if name] + [special_name(pod)]
+        for name in names:
+            claim = self.claims.get(f"{pod.metadata.namespace}/{name}")
+            if claim is not None and any(
+                owner.uid == pod.metadata.uid for owner in claim.metadata.owner_references
+            ):
+                self.scheduling.delete_claim(key_of(claim.metadata))
 
     def evict(self, pod: Pod) -> None:
         """Take a pod off its node and release what only it reserved."""
-        self.state.forget(pod.metadata.uid)
-        key = key_of(pod.metadata)
+        uid = pod.metadata.uid
+        self.scheduling.forget_pod(uid)
         freed = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=""))
-        self.pods[key] = freed
-        for claim_key, claim in list(self.claims.items()):
-            users = [user for user in claim.status.reserved_for if user.uid != pod.metadata.uid]
-            if len(users) < len(claim.status.reserved_for):
-                status = msgspec.structs.replace(claim.status, reserved_for=users)
-                status = status if users else ResourceClaimStatus()
-                self.set_claim(msgspec.structs.replace(self.claims[claim_key], status=status))
+        self.pods[key_of(pod.metadata)] = freed
+        for claim in self.scheduling.claims_reserved_for(uid):
+            users = [user for user in claim.status.reserved_for if user.uid != uid]
+            status = msgspec.structs.replace(claim.status, reserved_for=users)
+            self.set_claim(msgspec.structs.replace(claim, status=status if users else ResourceClaimStatus()))
 
     def _with_claims_made(self, pod: Pod) -> Pod:
         made = list(pod.status.resource_claim_statuses)
@@ -266,32 +274,32 @@ class OfflineCluster:
 
     def group_of(self, pod: Pod) -> PodGroup | None:
         """Return the pod's group, if it exists."""
-        return self.groups.get(group_key(pod))
+        return self.scheduling.group_of(pod)
 
     def gang_of(self, pod: Pod) -> PodGroup | None:
         """Return the pod's group if its pods start together or not at all."""
-        group = self.group_of(pod)
-        return group if group is not None and group.spec.scheduling_policy.gang is not None else None
+        return self.scheduling.gang_of(pod)
 
     def claims_of(self, pod: Pod) -> PodClaims | NotReady:
         """Return the pod's claims, or why it cannot be placed yet."""
-        group = self.group_of(pod) if self._groups_share_claims else None
-        return gather_claims(pod, self.claims.get, group=group)
+        return self.scheduling.claims_of(pod)
 
-    def place(self, pods: Iterable[Pod]) -> Outcome:
-        """Place pods one after the other, those of a gang together, keeping what each one takes."""
+    def place(self, pods: Iterable[Pod], *, explains: bool = True) -> Outcome:
+        """Place pods one after the other, those of a gang together, keeping what each one takes.
+
+        Reasons of refusals take longer than the decisions: without `explains` they are left out.
+        """
         outcome = Outcome()
         wanted = {key_of(pod.metadata): pod for pod in pods}
         for key, pod in wanted.items():
             # Again after a gang has started without this one: then it is placed beside it.
             while isinstance(answer := self.decide_pod(self.pods.get(key, pod), wanted), list):
-                placed = [self._commit(each.pod, each.way.claims, each.placement) for each in answer]
+                placed = [self._commit(each) for each in answer]
                 outcome.placed += [each for each in placed if each.pod in wanted]
                 if any(each.pod == key for each in placed):
                     break
             if isinstance(answer, Unplaceable | NotReady):
-                reason = answer.message if isinstance(answer, NotReady) else answer.explain()
-                outcome.refused.append(NotPlaced(key, reason))
+                outcome.refused.append(NotPlaced(key, _reason(answer) if explains else ""))
         return outcome
 
     def decide_pod(
@@ -301,16 +309,22 @@ class OfflineCluster:
         if pod.spec.node_name:
             return Bound(pod.spec.node_name)
         gang = self.gang_of(pod)
-        if gang is not None:
-            needed = pods_to_start(self.state, gang)
-            waiting = self._waiting(gang, first)
-            if needed > 1 or len(waiting) > 1:
-                return self._decide_gang(gang, waiting, needed)
-        claims = self.claims_of(pod)
-        if isinstance(claims, NotReady):
-            return claims
-        answer = place_by_ways(self.placer, pod, self._ways(pod, claims))
-        return answer if isinstance(answer, Unplaceable) else [Decided(pod, *answer)]
+        return self._decide(pod, self._waiting(gang, first) if gang is not None else ())
+
+    def decide(self, pod: Pod) -> list[Decided] | Unplaceable | NotReady:
+        """Find a place for one pod alone, as if it were in no gang."""
+        return self._decide(pod, is_alone=True)
+
+    def _decide(
+        self, pod: Pod, waiting: Sequence[Pod] = (), *, is_alone: bool = False
+    ) -> list[Decided] | Unplaceable | NotReady:
+        """Ask the scheduler; a claim that it would release first is released."""
+        while isinstance(answer := decide(pod, self.scheduling, waiting, is_alone=is_alone), ReleaseFirst):
+            if answer.action == "delete":
+                self.scheduling.delete_claim(key_of(answer.claim.metadata))
+            else:
+                self.set_claim(msgspec.structs.replace(answer.claim, status=ResourceClaimStatus()))
+        return answer
 
     def _waiting(self, gang: PodGroup, first: Collection[str]) -> list[Pod]:
         """Return the pods of a gang that are not placed, those that the caller asks for first."""
@@ -324,62 +338,23 @@ class OfflineCluster:
         ]
         return [pod for _, pod in sorted(found, key=lambda each: each[0])]
 
-    def _decide_gang(
-        self, gang: PodGroup, pods: Sequence[Pod], needed: int
-    ) -> list[Decided] | Unplaceable | NotReady:
-        policy = gang.spec.scheduling_policy.gang
-        assert policy is not None
-        if len(pods) < needed:
-            return missing_members(needed - len(pods), key_of(gang.metadata), policy.min_count)
-        members = []
-        for pod in pods:
-            claims = self.claims_of(pod)
-            if isinstance(claims, NotReady):
-                return NotReady(f"pod {pod.metadata.name} of its group: {claims.message}", claims.waits_for)
-            members.append(Member(pod, tuple(self._ways(pod, claims))))
-        answer = start_gang(self.placer, members, needed)
-        if isinstance(answer, Unplaceable):
-            return answer
-        return [
-            Decided(member.pod, way, placement)
-            for member, way, placement in zip(answer.members, answer.ways, answer.placements, strict=True)
-        ]
-
-    def decide(self, pod: Pod, claims: PodClaims) -> Placement | Unplaceable:
-        """Find a place for one pod alone, with the claim behind its extended resources if it has any."""
-        answer = place_by_ways(self.placer, pod, self._ways(pod, claims))
-        return answer if isinstance(answer, Unplaceable) else answer[1]
-
-    def _ways(self, pod: Pod, claims: PodClaims) -> list[Way]:
-        asked = self.extended.asked_by(pod)
-        if not asked:
-            return [Way(shape_of(pod), claims)]
-        ways = []
-        for nodes, by_devices in variants(self.state, asked):
-            wanted = claims
-            if by_devices:
-                special, _mappings = special_claim(pod, by_devices, self.extended.class_of)
-                wanted = PodClaims(claims.allocated, (*claims.pending, special), claims.of_group)
-            ways.append(Way(shape_of(pod, without=by_devices), wanted, nodes))
-        return ways or [Way(shape_of(pod), claims)]
-
-    def _commit(self, pod: Pod, claims: PodClaims, placement: Placement) -> Placed:
+    def _commit(self, decided: Decided) -> Placed:
+        """Do what the committer and the server would: bind, allocate, reserve."""
+        pod, placement = decided.pod, decided.placement
         bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=placement.node))
         self.pods[key_of(pod.metadata)] = bound
-        self.state.assume(bound, placement.node)
-        devices: dict[str, list[str]] = {}
+        self.scheduling.reserve(bound, decided.shape, placement)
         for claim, allocation in zip(placement.claims, placement.allocations, strict=True):
             status = ResourceClaimStatus(allocation=allocation)
-            self.set_claim(msgspec.structs.replace(claim, status=status))
-            devices[key_of(claim.metadata)] = device_names(allocation)
-        for claim in claims.all:
+            self.set_claim(_created(pod, msgspec.structs.replace(claim, status=status)))
+        devices: dict[str, list[str]] = {}
+        for claim in decided.claims.all:
+            key = key_of(_created(pod, claim).metadata)
             # A claim that pods of a gang share was allocated by the one that was placed first.
-            known = self.claims.get(key_of(claim.metadata))
-            if known is None or known.status.allocation is None:
-                continue
-            devices[key_of(claim.metadata)] = device_names(known.status.allocation)
-        for key in devices:
-            self._reserve(key, pod)
+            known = self.claims.get(key)
+            if known is not None and known.status.allocation is not None:
+                devices[key] = device_names(known.status.allocation)
+                self._reserve(key, pod)
         return Placed(key_of(pod.metadata), placement.node, devices)
 
     def _reserve(self, key: str, pod: Pod) -> None:
@@ -392,12 +367,27 @@ class OfflineCluster:
 
     def explain_claims(self, claims: Sequence[ResourceClaim]) -> Explanation:
         """Explain where claims fit and why not elsewhere."""
-        return self.world.explain(claims)
+        return self.allocator.explain(claims)
 
 
 def device_names(allocation: AllocationResult) -> list[str]:
     """Return `driver/pool/device` of every device of an allocation."""
     return [f"{result.driver}/{result.pool}/{result.device}" for result in allocation.devices.results]
+
+
+def _reason(answer: Unplaceable | NotReady) -> str:
+    if isinstance(answer, NotReady):
+        return answer.message
+    reason, plan = answer.explain(), answer.preemption
+    if plan is None:
+        return reason
+    victims = ", ".join(victim.key for victim in plan.victims)
+    return f"{reason}; preemption would evict {victims} from node {plan.node}"
+
+
+def _created(pod: Pod, claim: ResourceClaim) -> ResourceClaim:
+    """Return the claim under the name that it has on the server: one for extended resources is made by the scheduler."""
+    return _with_meta(claim, name=special_name(pod)) if claim.metadata.name == IN_MEMORY_NAME else claim
 
 
 def _owner(kind: str, version: str, meta: ObjectMeta) -> OwnerReference:

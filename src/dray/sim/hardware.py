@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from dray.api.core import Node, NodeStatus
+from dray.api.core import Node, NodeSpec, NodeStatus, Taint
 from dray.api.meta import Condition, ObjectMeta
-from dray.api.well_known import HOSTNAME_LABEL
+from dray.api.well_known import NODE_FEATURES
 from dray.drivers.hardware import Profile, ProfileError, device_classes, load_profile, pool_slices
 from dray.sim.snapshot import Snapshot
 
@@ -38,11 +38,13 @@ def parse_hardware(texts: Iterable[str]) -> list[tuple[Profile, int]]:
 def hardware_node(profile: Profile, name: str) -> Node:
     """Return the node that a machine with this hardware would register."""
     return Node(
-        metadata=ObjectMeta(name=name, labels={HOSTNAME_LABEL: name, **profile.labels}),
+        metadata=ObjectMeta(name=name, labels=profile.node_labels(name)),
+        spec=NodeSpec(taints=[Taint(**taint) for taint in profile.taints]),
         status=NodeStatus(
             capacity=dict(profile.allocatable),
             allocatable=dict(profile.allocatable),
             conditions=[Condition(type="Ready", status="True")],
+            declared_features=list(NODE_FEATURES),
         ),
     )
 

@@ -11,6 +11,7 @@ well, so `kubectl get … -o yaml` output works too.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,10 +23,11 @@ import msgspec
 
 from dray.api.codec import encode, to_view
 from dray.api.conversion import convert
-from dray.api.core import Namespace, Node, Pod, PodGroup
+from dray.api.core import Namespace, Node, Pod, PodDisruptionBudget, PodGroup
 from dray.api.defaults import apply_defaults
 from dray.api.features import Features
 from dray.api.json_types import JsonObject
+from dray.api.kinds import RESOURCE, split_api_version
 from dray.api.parsing import ParseError, load_json, parse_yaml_documents
 from dray.api.reading import read
 from dray.api.resource import (
@@ -37,15 +39,18 @@ from dray.api.resource import (
 )
 from dray.api.schema import SchemaError, schema_of
 from dray.client import Client, Forbidden, NotFound
-from dray.client.files import read_file
+from dray.client.bounded_files import read_file
 from dray.client.resources import (
     CLAIM_TEMPLATES,
     CLAIMS,
     DEVICE_CLASSES,
+    DISRUPTION_BUDGETS,
     NAMESPACES,
     NODES,
     POD_GROUPS,
     PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
     SLICES,
     TAINT_RULES,
     Resource,
@@ -65,8 +70,12 @@ KINDS: dict[str, tuple[Any, str, Resource]] = {
     "ResourceClaim": (ResourceClaim, "claims", CLAIMS),
     "ResourceClaimTemplate": (ResourceClaimTemplate, "templates", CLAIM_TEMPLATES),
     "DeviceTaintRule": (DeviceTaintRule, "taint_rules", TAINT_RULES),
+    "PodDisruptionBudget": (PodDisruptionBudget, "budgets", DISRUPTION_BUDGETS),
 }
-_OPTIONAL = {"PodGroup", "DeviceTaintRule"}  # not served everywhere
+_ONLY_THOSE = "; only those of namespace"
+_OPTIONAL = {"PodGroup", "DeviceTaintRule", "PodDisruptionBudget"}  # not served everywhere
+# Kept in files, for copies of a cluster; no tool looks at them.
+_KEPT: dict[str, Resource] = {"ResourceQuota": RESOURCE_QUOTAS, "PriorityClass": PRIORITY_CLASSES}
 
 
 class SnapshotError(ValueError):
@@ -86,6 +95,7 @@ class Snapshot:
     claims: list[ResourceClaim] = field(default_factory=list)
     templates: list[ResourceClaimTemplate] = field(default_factory=list)
     taint_rules: list[DeviceTaintRule] = field(default_factory=list)
+    budgets: list[PodDisruptionBudget] = field(default_factory=list)
     objects: list[JsonObject] = field(default_factory=list)  # the same, as plain JSON, for writing
     forbidden: dict[str, str] = field(default_factory=dict)  # resource -> why not all of it could be captured
     ignored: dict[str, int] = field(default_factory=dict)  # kinds that no tool looks at -> how many
@@ -97,11 +107,15 @@ class Snapshot:
     def add(self, obj: JsonObject) -> None:
         """Take in one plain object; kinds that the tools do not look at are only counted."""
         kind = str(obj.get("kind", ""))
-        if kind not in KINDS:
+        group, version = split_api_version(str(obj.get("apiVersion") or ""))
+        if kind in _KEPT and group == _KEPT[kind].group:
+            self.objects.append(obj)
+            return
+        # The same name in another group (a PodGroup of Volcano) is another kind.
+        if kind not in KINDS or (version and group != KINDS[kind][2].group):
             self.ignored[kind] = self.ignored.get(kind, 0) + 1
             return
         view, attribute, resource = KINDS[kind]
-        version = str(obj.get("apiVersion", "")).rpartition("/")[2]
         try:
             obj, complaints = read(
                 schema_of(resource.group, version or resource.version, kind), copy.deepcopy(obj)
@@ -110,7 +124,7 @@ class Snapshot:
             raise SnapshotError(f"{kind} {identity(obj)[2]}: {error}") from error
         self.complaints += [f"{kind} {identity(obj)[2]}: {complaint}" for complaint in complaints]
         apply_defaults(resource.group, version or resource.version, kind, obj, self.captured_at)
-        if resource.group == "resource.k8s.io" and version not in ("", "v1"):
+        if resource.group == RESOURCE and version not in ("", "v1"):
             obj = convert(resource.group, kind, obj, version, "v1")
         if resource.namespaced:
             obj.setdefault("metadata", {}).setdefault("namespace", self.default_namespace)
@@ -124,6 +138,10 @@ class Snapshot:
     def add_view(self, view: Any) -> None:
         """Take in a typed view, for example of modelled hardware."""
         self.add({"apiVersion": view.api_version, "kind": view.kind, **msgspec.to_builtins(view)})
+
+    def hides(self, resource: str) -> bool:
+        """Return whether nothing of a resource could be captured, because the user may not list it."""
+        return resource in self.forbidden and _ONLY_THOSE not in self.forbidden[resource]
 
     def counts(self) -> dict[str, int]:
         """Return how many objects of each kind there are."""
@@ -182,17 +200,22 @@ def read_objects(path: Path) -> list[JsonObject]:
         content = read_file(path)
     except OSError as error:
         raise SnapshotError(f"{path}: {error.strerror}") from error
+    return parse_objects(content, str(path))
+
+
+def parse_objects(content: bytes, source: str) -> list[JsonObject]:
+    """Return the Kubernetes objects of YAML documents, a JSON document or JSON lines."""
     is_json = content.lstrip().startswith(b"{")
     try:
         documents = [load_json(content)] if is_json else parse_yaml_documents(content)
     except ParseError as error:
         if not is_json:
-            raise SnapshotError(f"{path}: {error}") from error
+            raise SnapshotError(f"{source}: {error}") from error
         try:  # JSON lines
             documents = [load_json(line) for line in content.splitlines() if line.strip()]
         except ParseError as problem:
-            raise SnapshotError(f"{path}: not JSON: {problem}") from problem
-    return [obj for document in documents for obj in objects_of(document, str(path))]
+            raise SnapshotError(f"{source}: not JSON: {problem}") from problem
+    return [obj for document in documents for obj in objects_of(document, source)]
 
 
 def load_snapshot(paths: Iterable[Path]) -> Snapshot:
@@ -207,8 +230,10 @@ def load_snapshot(paths: Iterable[Path]) -> Snapshot:
     return snapshot
 
 
-async def capture(client: Client, namespace: str | None = None) -> Snapshot:
+async def capture(client: Client, namespace: str | None = None, *, complete: bool = False) -> Snapshot:
     """Read the objects of a running cluster; needs only permission to list them.
+
+    `complete`: also quotas and priority classes, where they may be listed.
 
     What may not be listed is left out and noted in `Snapshot.forbidden`. Where only objects of a namespace
     (the given one, else the kubeconfig's) may be listed, these are taken. Raises Forbidden when
@@ -230,6 +255,10 @@ async def capture(client: Client, namespace: str | None = None) -> Snapshot:
             snapshot.add({"apiVersion": resource.api_version, "kind": kind, **item})
     if len(refusals) == len(KINDS):
         raise refusals[0]
+    for kind, resource in _KEPT.items() if complete else ():
+        with contextlib.suppress(NotFound, Forbidden):
+            for item in await _listed(client, resource, namespace or client.namespace, snapshot.forbidden):
+                snapshot.add({"apiVersion": resource.api_version, "kind": kind, **item})
     return snapshot
 
 
@@ -243,5 +272,5 @@ async def _listed(
         if not resource.namespaced:
             raise
         items = (await client.list(resource, namespace)).items
-        forbidden[resource.plural] += f"; only those of namespace {namespace} are known"
+        forbidden[resource.plural] += f"{_ONLY_THOSE} {namespace} are known"
         return items

@@ -1,0 +1,1 @@
+"""Tools that read a cluster or manifests and report: lint, conversion, explanations, inventory, pictures."""
