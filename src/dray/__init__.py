@@ -2,7 +2,7 @@
 
 The library's main names, loaded when they are first used, so that `import dray` costs nothing:
 
-  allocating   `World` (inventory and ledger; `plan`, `plan_nodes`, `explain`), `Plan`, `Unsatisfied`
+  allocating   `Allocator` (inventory and ledger; `plan`, `plan_nodes`, `explain`), `Plan`, `Unsatisfied`
   selectors    `compile_selector`, `DeviceInput`
   values       `Quantity`, `parse_quantity`, `Semver`, `parse_semver`, `Features`
   clusters     `Client`, `Informer`, `Snapshot`, `OfflineCluster`, `System`
@@ -18,23 +18,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dray.allocator import Plan, Unsatisfied, World
+    from dray.allocator import Allocator, Plan, Unsatisfied
     from dray.api.features import Features
     from dray.api.quantity import Quantity, parse_quantity
     from dray.api.semver import Semver, parse_semver
     from dray.cel import DeviceInput, compile_selector
     from dray.client import Client, Informer
     from dray.drivers.hardware import load_profile, profile_names
+    from dray.local.system import System
     from dray.sim.cluster import OfflineCluster
     from dray.sim.snapshot import Snapshot
-    from dray.sim.system import System
 
 __version__ = "0.1.0"
 
 _HOME_OF = {
     name: module
     for module, names in {
-        "dray.allocator": ("World", "Plan", "Unsatisfied"),
+        "dray.allocator": ("Allocator", "Plan", "Unsatisfied"),
         "dray.cel": ("compile_selector", "DeviceInput"),
         "dray.api.quantity": ("Quantity", "parse_quantity"),
         "dray.api.semver": ("Semver", "parse_semver"),
@@ -43,12 +43,13 @@ _HOME_OF = {
         "dray.drivers.hardware": ("load_profile", "profile_names"),
         "dray.sim.cluster": ("OfflineCluster",),
         "dray.sim.snapshot": ("Snapshot",),
-        "dray.sim.system": ("System",),
+        "dray.local.system": ("System",),
     }.items()
     for name in names
 }
 
 __all__ = [
+    "Allocator",
     "Client",
     "DeviceInput",
     "Features",
@@ -60,7 +61,6 @@ __all__ = [
     "Snapshot",
     "System",
     "Unsatisfied",
-    "World",
     "__version__",
     "compile_selector",
     "load_profile",

@@ -3,11 +3,11 @@
 Server, guard and node agent each prove who they are with certificates of dray's own making. How
 a key is chosen and a certificate is put together is decided here and nowhere else; lifetimes and
 names are the callers'. Reading certificates, and deciding when one must be renewed, is in
-`dray.server.pki`.
+`dray.server.auth.pki`.
 
 Keys are ECDSA on P-256: making one takes a tenth of a millisecond, RSA a good part of a second.
 
-The module imports nothing of dray and is a program, too: `python certificates.py FOLDER ADDRESS`
+Of dray the module imports only how files are written, and it is a program, too: `python certificates.py FOLDER ADDRESS`
 makes the serving certificate of a node. The node agent runs it in a process of its own, because
 the library behind it would cost the agent 10 MB for as long as it runs.
 
@@ -21,7 +21,6 @@ import ipaddress
 import os
 import ssl
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -32,10 +31,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from dray.host.files import write_private
+
 CA_LIFETIME = timedelta(days=3650)
 CERTIFICATE_LIFETIME = timedelta(days=365)
-BACKDATED = timedelta(minutes=5)  # clocks of peers may lag behind ours
-NODE_BACKDATED = timedelta(hours=1)  # nodes are other machines; kubelet allows them an hour, too
+BACKDATED = timedelta(
+    days=1
+)  # clocks of peers may lag behind ours, or be put back by hours for the time zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,11 @@ def make_ca(name: str, now: datetime, *, path_length: int | None = None) -> Pair
     return Pair(builder.sign(key, hashes.SHA256()), key)
 
 
-def make_client_certificate(ca: Pair, name: str, groups: Sequence[str], now: datetime) -> Pair:
+def make_client_certificate(
+    ca: Pair, name: str, groups: Sequence[str], now: datetime, lifetime: timedelta = CERTIFICATE_LIFETIME
+) -> Pair:
     """Make a client certificate: the common name is the user, organisations are groups."""
-    return _issue(ca, _subject(name, groups), ExtendedKeyUsageOID.CLIENT_AUTH, (), now, CERTIFICATE_LIFETIME)
+    return _issue(ca, _subject(name, groups), ExtendedKeyUsageOID.CLIENT_AUTH, (), now, lifetime)
 
 
 def make_serving_certificate(
@@ -88,7 +92,7 @@ def make_serving_certificate(
 def make_self_signed_certificate(name: str, hosts: Sequence[str], now: datetime) -> Pair:
     """Make a serving certificate without an authority, for peers that do not verify it."""
     key, subject = make_key(), _subject(name)
-    builder = _builder(subject, subject, key, now - NODE_BACKDATED, now + CERTIFICATE_LIFETIME)
+    builder = _builder(subject, subject, key, now - BACKDATED, now + CERTIFICATE_LIFETIME)
     builder = builder.add_extension(_alternative_names(hosts), critical=False)
     return Pair(builder.sign(key, hashes.SHA256()), key)
 
@@ -106,22 +110,6 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Replace a file as a whole; only its owner may read it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # mkstemp creates with mode 0600, so the secret is never readable by others, not even briefly.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def write_pair(certificate_file: Path, key_file: Path, pair: Pair) -> None:

@@ -11,7 +11,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -30,9 +30,10 @@ from dray.cel import (
     explain_false,
     key_hint,
 )
-from dray.cli.output import CommandError, read_stdin, stdin_lines
+from dray.cli.arguments import add_flags, parse_gates
+from dray.cli.output import CommandError, add_output_flag, emit, read_stdin, say, stdin_lines
 from dray.cli.sources import add_source_flags, load_source
-from dray.client.files import bounded_lines, open_file, read_file
+from dray.client.bounded_files import bounded_lines, open_file, read_file
 
 _CONSUMABLE, _LISTS = "DRAConsumableCapacity", "DRAListTypeAttributes"
 _GATE_PAIRS = ((False, False), (True, False), (False, True), (True, True))
@@ -42,10 +43,13 @@ _ENVIRONMENTS = ("NewExpressions", "StoredExpressions")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument(
-        "expression", nargs="?", help="a selector, for example: device.driver == 'gpu.example.com'"
+        "expression",
+        nargs="?",
+        metavar="EXPRESSION",
+        help="a selector, for example: device.driver == 'gpu.example.com'",
     )
     parser.add_argument(
-        "files", nargs="*", help="with --jsonl: files of JSON lines (default: standard input)"
+        "files", nargs="*", metavar="FILE", help="with --jsonl: files of JSON lines (default: standard input)"
     )
     parser.add_argument(
         "--device",
@@ -56,21 +60,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_source_flags(parser)
     parser.add_argument(
-        "--driver", default="", help="driver name for devices that are not in a ResourceSlice"
+        "--driver", metavar="NAME", default="", help="driver of devices that are not in a ResourceSlice"
     )
     parser.add_argument(
-        "--jsonl", action="store_true", help="read cases as JSON lines and answer each with its Runs"
+        "--jsonl",
+        action="store_true",
+        help="read test cases as JSON lines and add the results (Runs) to each",
     )
     parser.add_argument(
-        "--stored", action="store_true", help="compile as an expression that is stored already"
+        "--stored", action="store_true", help="compile it as an expression that is already stored"
     )
     parser.add_argument(
-        "--derived", action="store_true", help="compile as the expression of a derived attribute"
+        "--derived", action="store_true", help="compile it as the expression of a derived attribute"
     )
-    parser.add_argument(
-        "--feature", metavar="GATE", action="append", default=[], help="switch a feature gate on (-GATE: off)"
-    )
-    parser.add_argument("--output", choices=("text", "json"), default="text", help="how to write the answer")
+    add_flags(parser, "--feature-gates")
+    add_output_flag(parser, "text")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,22 +87,10 @@ def run(args: argparse.Namespace) -> int:
     if args.expression is None:
         if sys.stdin.isatty():
             return _prompt(args, devices)
-        raise CommandError("no expression given; write: dray cel EXPRESSION [--device FILE]")
+        raise CommandError("no expression given", "write: dray cel EXPRESSION [--device FILE]")
     if args.files:
-        raise CommandError(f"unexpected argument {args.files[0]!r}; devices are given with --device FILE")
+        raise CommandError(f"unexpected argument {args.files[0]!r}", "devices are given with --device FILE")
     return _evaluate(args.expression, args, devices)
-
-
-def _features(words: Iterable[str]) -> Features:
-    features = Features.default()
-    for word in words:
-        name = word.removeprefix("-")
-        if name not in Features.everything():
-            raise CommandError(
-                f"unknown feature gate {name!r}; those that matter here: {_CONSUMABLE}, {_LISTS}"
-            )
-        features = features.switched(off=[name]) if word.startswith("-") else features.switched(on=[name])
-    return features
 
 
 # --- devices -----------------------------------------------------------------------------------
@@ -115,7 +107,7 @@ def _load_devices(path: str, driver: str) -> Iterator[tuple[str, DeviceInput]]:
 
 def _cluster_devices(args: argparse.Namespace) -> list[tuple[str, DeviceInput]]:
     """Return every device of a cluster, a snapshot or a hardware profile."""
-    from dray.sim.inventory import Inventory
+    from dray.workbench.inventory import Inventory
 
     inventory = Inventory(load_source(args))
     return [
@@ -179,27 +171,26 @@ def _device(fields: dict[str, Any], driver: str, where: str) -> DeviceInput:
 
 def _compile(expression: str, args: argparse.Namespace) -> Program:
     build = compile_derived if args.derived else compile_selector
-    return build(expression, features=_features(args.feature), stored=args.stored)
+    return build(expression, features=parse_gates(args.feature_gates), stored=args.stored)
 
 
 def _evaluate(expression: str, args: argparse.Namespace, devices: list[tuple[str, DeviceInput]]) -> int:
     try:
         program = _compile(expression, args)
     except CompileError as error:
-        if args.output == "json":
-            print(json.dumps({"expression": expression, "compileError": str(error)}))
-        else:
-            print(error, file=sys.stderr)
+        if args.output == "text":
+            raise CommandError(str(error), code=1) from error
+        emit({"expression": expression, "compileError": str(error)}, args.output)
         return 1
     answers = [_answer(program, name, device, derived=args.derived) for name, device in devices]
-    if args.output == "json":
+    if args.output != "text":
         summary = {
             "expression": expression,
             "maxCost": program.max_cost,
             "reads": _reads(program),
             "devices": answers,
         }
-        print(json.dumps(summary))
+        emit(summary, args.output)
     else:
         print(f"type {program.output_type}, cost at most {program.max_cost}, reads {program.reads}")
         for answer, names in _grouped(answers):
@@ -287,7 +278,10 @@ def _prompt(args: argparse.Namespace, devices: list[tuple[str, DeviceInput]]) ->
             return 0
         if not expression:
             return 0
-        _evaluate(expression, args, devices)
+        try:
+            _evaluate(expression, args, devices)
+        except CommandError as error:
+            say(f"error: {error}")
 
 
 # --- JSON lines -------------------------------------------------------------------------------------

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from pathlib import Path
 
-from dray.api.features import KNOWN_GATES, Features
-from dray.cli.output import CommandError, add_output_flag, emit, plural, read_stdin, say
+from dray.api.json_types import JsonObject
+from dray.cli.arguments import add_flags, did_you_mean, parse_gates
+from dray.cli.output import CommandError, add_output_flag, emit, plural, read_stdin, say, table
 from dray.cli.sources import add_source_flags, load_source
-from dray.client.files import read_file
+from dray.client.bounded_files import read_file
 
 _ENDINGS = (".yaml", ".yml", ".json")
+_MOST_SHOWN = 10  # errors that other commands print
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -22,45 +23,46 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="manifests (YAML or JSON), folders of them, or - for standard input",
     )
-    parser.add_argument(
-        "-n",
+    add_flags(
+        parser,
         "--namespace",
         default="default",
         help="namespace of manifests that name none (default: default)",
     )
     parser.add_argument(
-        "--ignore", action="append", default=[], metavar="CODE", help="leave out findings of this code"
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="CODE",
+        help="leave out findings of this code; repeatable",
     )
-    parser.add_argument(
-        "--feature-gates",
-        default="",
-        metavar="NAME=true,…",
-        help="gates that differ from the defaults of v1.37",
-    )
+    add_flags(parser, "--feature-gates")
     parser.add_argument("--codes", action="store_true", help="list the codes and what they mean")
-    add_output_flag(parser)
+    add_output_flag(parser, "text")
     add_source_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check; exit code 0 when all is well, 1 when there are findings, 2 when something cannot be read."""
-    from dray.sim.linting import CODES, lint
+    """Check; exit code 0 without findings, 1 with errors or warnings, 2 when something cannot be read."""
+    from dray.workbench.lint import CODES, lint
 
     if args.codes:
-        for code, meaning in CODES.items():
-            print(f"{code:18} {meaning}")
+        if args.output == "text":
+            table(["CODE", "MEANING"], CODES.items())
+        else:
+            emit(CODES, args.output)
         return 0
     if not args.files:
         raise CommandError("nothing to check", "give manifests, a folder, or - for standard input")
     for code in args.ignore:
         if code not in CODES:
-            raise CommandError(f"there is no code {code!r}", "`dray check --codes` lists them")
+            raise CommandError(f"there is no code {code!r}", did_you_mean(code, CODES, "codes"))
     files = read_files(args.files)
     features = parse_gates(args.feature_gates)
     cluster = load_source(args) if args.against or args.kubeconfig else None
     report = lint(files, against=cluster, features=features, namespace=args.namespace, ignored=args.ignore)
     counts = report.counts()
-    if args.output == "table":
+    if args.output == "text":
         for finding in report.findings:
             print(finding.text())
         words = ", ".join(plural(count, kind) for kind, count in counts.items() if count and kind != "info")
@@ -85,33 +87,29 @@ def read_files(names: list[str]) -> dict[str, bytes]:
             files["<stdin>"] = read_stdin()
             continue
         path = Path(name)
-        found = (
-            sorted(file for file in path.rglob("*") if file.suffix in _ENDINGS) if path.is_dir() else [path]
-        )
+        found = sorted(f for f in path.rglob("*") if f.suffix in _ENDINGS) if path.is_dir() else [path]
         if not found:
             raise CommandError(f"{name} has no manifests", f"files must end in {', '.join(_ENDINGS)}")
         for file in found:
-            try:
-                files[str(file)] = read_file(file)
-            except OSError as error:
-                raise CommandError(
-                    f"{file}: {error.strerror}", "give manifests, a folder, or - for standard input"
-                ) from None
+            files[str(file)] = read_file(file)
     return files
 
 
-def parse_gates(text: str) -> Features:
-    """Read `NAME=true,NAME=false`."""
-    features = Features.default()
-    for part in filter(None, text.split(",")):
-        name, _, value = part.partition("=")
-        if value.lower() not in ("true", "false"):
-            raise CommandError(f"--feature-gates: {part!r} is not of the form NAME=true or NAME=false")
-        if name not in KNOWN_GATES:
-            near = difflib.get_close_matches(name, KNOWN_GATES, n=1)
-            raise CommandError(
-                f"--feature-gates: there is no gate {name!r}",
-                f"did you mean {near[0]}?" if near else f"gates: {', '.join(sorted(KNOWN_GATES))}",
-            )
-        features = features.switched(on=[name]) if value.lower() == "true" else features.switched(off=[name])
-    return features
+def valid_objects(names: list[str]) -> list[JsonObject]:
+    """Return the objects of manifests that a server would accept; raises CommandError for others.
+
+    Tools that judge pods and claims refuse what a server refuses, instead of calling it fine.
+    """
+    from dray.sim.snapshot import parse_objects
+    from dray.workbench.lint import ERROR, lint
+
+    files = read_files(names)
+    errors = [finding for finding in lint(files).findings if finding.severity == ERROR]
+    for finding in errors[:_MOST_SHOWN]:
+        say(finding.text())
+    if errors:
+        raise CommandError(
+            f"{plural(len(errors), 'error')} in the manifests: a server would refuse them",
+            f"`dray check {' '.join(names)}` lists all findings",
+        )
+    return [obj for name, content in files.items() for obj in parse_objects(content, name)]

@@ -6,22 +6,22 @@ import argparse
 import asyncio
 import logging
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from dray.cli.arguments import port
-from dray.cli.output import CommandError, emit, say, use_colour
-from dray.cli.whatif import parse_nodes
+from dray.cli.arguments import add_flags
+from dray.cli.output import CommandError, add_output_flag, emit, say, use_colour
+from dray.cli.services import log_to_stderr, on_stop
 from dray.client import Client
-from dray.sim.inventory import Inventory
-from dray.sim.picture import draw_svg, draw_text
-from dray.sim.scenes import NODES, the_tour
+from dray.local.demo_player import Player, Result, Tell
+from dray.local.demo_scenes import NODES, the_tour
+from dray.local.system import Plan, System, SystemFailure
+from dray.sim.hardware import parse_hardware
 from dray.sim.snapshot import capture
-from dray.sim.system import Plan, System, SystemFailure
-from dray.sim.touring import Player, Result, Tell
+from dray.workbench.inventory import Inventory
+from dray.workbench.pictures import draw_svg, draw_text
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,26 +29,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-wait", action="store_true", help="stop after the tour instead of leaving the cluster up"
     )
-    parser.add_argument(
-        "--secure-port", type=port, default=0, metavar="N", help="port of the API (default: any free one)"
-    )
-    parser.add_argument("--svg", metavar="FILE", help="write the final picture here")
-    parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="json: one object with all results"
-    )
-    parser.add_argument("-v", "--verbose", action="store_true")
+    parser.add_argument("--svg", metavar="FILE", help="write the final picture to this file")
+    add_flags(parser, "--secure-port", default=0, help="port of the API server (default: any free port)")
+    add_output_flag(parser, "text")
+    add_flags(parser, "--verbose")
 
 
 def run(args: argparse.Namespace) -> int:
     """Play the tour; exit code 0 when every scene ended as it should."""
-    logging.basicConfig(
-        level=logging.INFO if args.verbose else logging.ERROR, format="%(levelname)s %(message)s"
-    )
+    log_to_stderr(args, logging.ERROR)
     return asyncio.run(_demo(args))
 
 
 async def _demo(args: argparse.Namespace) -> int:
-    quiet = args.output == "json"
+    quiet = args.output != "text"
 
     def tell(line: str) -> None:
         if not quiet:
@@ -56,13 +50,12 @@ async def _demo(args: argparse.Namespace) -> int:
 
     data = Path(tempfile.mkdtemp(prefix="dray-demo-"))
     plan = Plan(
-        data, port=args.secure_port, simulated=parse_nodes(list(NODES)), feature_gates="GenericWorkload=true"
+        data, port=args.secure_port, simulated=parse_hardware(NODES), feature_gates="GenericWorkload=true"
     )
     system = System(plan)
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    began = time.monotonic()
+    on_stop(stop.set)
+    began, keeps_logs = time.monotonic(), False
     tell(
         "dray demo: six simulated nodes (H100, A100 with MIG, shared L40S, TPU v5e, FPGA, SR-IOV), one real DRA system"
     )
@@ -85,10 +78,12 @@ async def _demo(args: argparse.Namespace) -> int:
             await stop.wait()
         return 0 if all(result.ok for result in results) else 1
     except SystemFailure as error:
+        keeps_logs = True
         raise CommandError(str(error), f"logs are in {data / 'logs'}", code=1) from error
     finally:
         await system.stop()
-        shutil.rmtree(data, ignore_errors=True)
+        if not keeps_logs:
+            shutil.rmtree(data, ignore_errors=True)
 
 
 async def _play(system: System, tell: Tell, began: float) -> tuple[list[Result], Inventory]:
@@ -106,12 +101,12 @@ def _report(
     if args.svg:
         Path(args.svg).write_text(draw_svg(inventory), "utf-8")
         say(f"wrote {args.svg}")
-    if args.output == "json":
+    if args.output != "text":
         scenes = [
             {"title": r.title, "ok": r.ok, "seconds": round(r.seconds, 3), "lines": r.lines} for r in results
         ]
-        emit({"ok": good == len(results), "seconds": round(seconds, 3), "scenes": scenes}, "json")
+        emit({"ok": good == len(results), "seconds": round(seconds, 3), "scenes": scenes}, args.output)
         return
-    tell("\nWho holds what:\n")
+    tell("\nDevices and who holds them:\n")
     sys.stdout.write(draw_text(inventory, colour=use_colour()))
     tell(f"\n{good} of {len(results)} scenes as expected, {seconds:.0f} s in all")

@@ -7,12 +7,13 @@ import asyncio
 import os
 import shlex
 import signal
-import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dray.cli.arguments import port, seconds
+from dray.cli.arguments import add_flags, port, seconds
+from dray.cli.output import add_output_flag, emit, say
+from dray.cli.services import log_to_stderr
+from dray.drivers.driver_names import NAME_BY_SHORT_NAME
 
 if TYPE_CHECKING:
     from dray.driver import Settings
@@ -22,19 +23,42 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands and flags."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     new = actions.add_parser("new", help="write a working driver to start from, with a test")
-    new.add_argument("name", type=_driver_name, help="the driver's name, a domain of yours: gpu.example.com")
-    new.add_argument("folder", type=Path, nargs="?", default=Path(), help="where to write (default: here)")
+    new.add_argument(
+        "name",
+        metavar="NAME",
+        type=_driver_name,
+        help="the driver's name, in a domain of yours: gpu.example.com",
+    )
+    new.add_argument(
+        "folder", metavar="DIR", type=Path, nargs="?", default=Path(), help="where to write (default: here)"
+    )
 
     serve = actions.add_parser("run", help="run a driver that is shipped with dray")
-    serve.add_argument("name", help="which: nvidia, tpu, network, fpga, cpu; or sim, simulated hardware")
-    _common(serve)
-    serve.add_argument("--instance", default="", help="id of this instance, for rolling updates side by side")
     serve.add_argument(
-        "--device-metadata", action="store_true", help="tell containers about their devices in files"
+        "name", choices=(*NAME_BY_SHORT_NAME, "sim"), help="which driver; sim: simulated hardware"
     )
-    serve.add_argument("--profile", default="dgx-h100", help="for sim: which hardware (default: dgx-h100)")
-    serve.add_argument("--faults", type=Path, metavar="FILE", help="for sim: file with faults to play")
-    serve.add_argument("--metrics-port", type=port, metavar="PORT")
+    _common(serve)
+    serve.add_argument(
+        "--instance",
+        metavar="ID",
+        default="",
+        help="id of this instance, so that two can run during an update",
+    )
+    serve.add_argument(
+        "--device-metadata", action="store_true", help="describe devices to their containers in files"
+    )
+    serve.add_argument(
+        "--profile", metavar="NAME", default="dgx-h100", help="for sim: hardware profile (default: dgx-h100)"
+    )
+    serve.add_argument("--faults", type=Path, metavar="FILE", help="for sim: file with faults to inject")
+    serve.add_argument("--metrics-port", type=port, metavar="N", help="port of /metrics (default: none)")
+    serve.add_argument(
+        "--metrics-address",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address of /metrics; 0.0.0.0 in a pod that is scraped (default: 127.0.0.1)",
+    )
+    add_flags(serve, "--log-format", "--verbose")
 
     check = actions.add_parser("check", help="test any driver as kubelet would use it")
     _common(check)
@@ -44,21 +68,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="registry directory (default: plugins_registry in --kubelet-dir)",
     )
-    check.add_argument("--driver", default="", help="name of the driver (default: the first that registers)")
+    check.add_argument(
+        "--driver", metavar="NAME", default="", help="name of the driver (default: the first that registers)"
+    )
     check.add_argument(
         "--command",
         dest="command_line",
         metavar="LINE",
         help="start (and kill) the driver with this command line",
     )
-    check.add_argument("--namespace", default="default")
+    add_flags(
+        check, "--namespace", default="default", help="namespace of the claims it makes (default: default)"
+    )
     check.add_argument(
-        "--wait",
+        "--timeout",
         type=seconds(),
         default=30.0,
         metavar="SECONDS",
-        help="how long to wait for registration and slices",
+        help="give up when there is no registration or slice by then (default: 30)",
     )
+    add_output_flag(check)
 
 
 def _driver_name(text: str) -> str:
@@ -72,10 +101,17 @@ def _driver_name(text: str) -> str:
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kubeconfig", metavar="FILE", help="where the API server is (default: $KUBECONFIG)")
-    parser.add_argument("--node-name", default=os.environ.get("NODE_NAME") or socket.gethostname().lower())
-    parser.add_argument("--kubelet-dir", type=Path, default=Path("/var/lib/kubelet"), metavar="DIR")
-    parser.add_argument("--cdi-dir", type=Path, default=Path("/var/run/cdi"), metavar="DIR")
+    add_flags(parser, "--kubeconfig")
+    parser.add_argument(
+        "--node-name",
+        metavar="NAME",
+        default=os.environ.get("NODE_NAME") or os.uname().nodename.lower(),
+        help="name of this node (default: $NODE_NAME, the host name)",
+    )
+    for flag, folder, what in (("--kubelet-dir", "/var/lib/kubelet", "kubelet's directory"),
+                               ("--cdi-dir", "/var/run/cdi", "where CDI specs are written")):  # fmt: skip
+        help_text = f"{what} (default: {folder})"
+        parser.add_argument(flag, type=Path, default=Path(folder), metavar="DIR", help=help_text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -92,13 +128,15 @@ def _new(args: argparse.Namespace) -> int:
 
     driver, test = write_skeleton(args.name, args.folder)
     print(f"wrote {driver} and {test}")
-    print(f"try:  cd {args.folder} && pytest {test.name}", file=sys.stderr)
+    say(f"try:  cd {args.folder} && pytest {test.name}")
     return 0
 
 
 def _run(args: argparse.Namespace) -> int:
     from dray.driver import Settings, run
     from dray.drivers.shipped import make_driver
+
+    log_to_stderr(args)
 
     settings = Settings(
         node_name=args.node_name,
@@ -107,6 +145,7 @@ def _run(args: argparse.Namespace) -> int:
         instance=args.instance,
         device_metadata=args.device_metadata,
         metrics_port=args.metrics_port,
+        metrics_address=args.metrics_address,
     )
     if args.name == "sim":
         return _run_simulated(args, settings)
@@ -118,15 +157,14 @@ def _run(args: argparse.Namespace) -> int:
 
 def _run_simulated(args: argparse.Namespace, settings: Settings) -> int:
     """Run all drivers of a hardware profile in one process."""
-    from dray.driver import DriverError, run_all
-    from dray.drivers.hardware import ProfileError, load_profile
-    from dray.drivers.simulated import SimulatedDriver
+    from dray.driver import run_all
+    from dray.drivers.hardware import load_profile
+    from dray.drivers.simulated_node import simulated_driver
 
-    try:
-        profile = load_profile(args.profile)
-    except ProfileError as error:
-        raise DriverError(str(error)) from error
-    drivers = [SimulatedDriver(pool, args.faults) for pool in profile.pools(args.node_name)]
+    drivers = [
+        simulated_driver(pool, args.faults, settings.data_dir(pool.driver) / "files")
+        for pool in load_profile(args.profile).pools(args.node_name)
+    ]
     return run_all(drivers, kubeconfig=args.kubeconfig, settings=settings)
 
 
@@ -156,18 +194,21 @@ async def _check(args: argparse.Namespace) -> int:
                 args.node_name,
                 driver=args.driver,
                 namespace=args.namespace,
-                wait_seconds=args.wait,
+                wait_seconds=args.timeout,
                 start=start if args.command_line else None,
                 kill=kill if args.command_line else None,
             )
             outcomes = await kit.run()
     finally:
         await kill()
-    for outcome in outcomes:
-        print(f"{outcome.verdict:8} {outcome.check}" + (f": {outcome.detail}" if outcome.detail else ""))
     failed = sum(outcome.verdict == "failed" for outcome in outcomes)
-    print(
-        f"{len(outcomes)} checks, {failed} failed" + (f": {kit.driver}" if kit.driver else ""),
-        file=sys.stderr,
-    )
+    if args.output == "table":
+        for outcome in outcomes:
+            print(f"{outcome.verdict:8} {outcome.check}" + (f": {outcome.detail}" if outcome.detail else ""))
+        say(f"{len(outcomes)} checks, {failed} failed" + (f": {kit.driver}" if kit.driver else ""))
+    else:
+        checks = [
+            {"check": each.check, "verdict": str(each.verdict), "detail": each.detail} for each in outcomes
+        ]
+        emit({"driver": kit.driver, "failed": failed, "checks": checks}, args.output)
     return 1 if failed else 0

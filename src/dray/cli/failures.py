@@ -1,10 +1,10 @@
-"""What a command prints when it fails: `error: …`, perhaps `hint: …`, and an exit code.
+"""What a command prints when it fails: `error: …`, often `hint: …`, and an exit code.
 
 `main` calls `report` for every exception that leaves a command, so that no command needs handlers of
 its own for missing files, bad text or a server that says no, and none can forget them.
 
-    exit code 2    what the user gave cannot be used: flags, files, a kubeconfig
-    exit code 1    it was tried and failed: no answer, no permission, a full disk, a bug
+    exit code 2    bad input or use: flags, files, a kubeconfig
+    exit code 1    a negative answer, or a failure: no permission, no connection, a full disk, a bug
 
 A bug is one line, too; DRAY_DEBUG=1 prints the trace of any failure.
 Tests: tests/unit/cli/test_cli_bad_input.py.
@@ -13,6 +13,7 @@ Tests: tests/unit/cli/test_cli_bad_input.py.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 import traceback
@@ -22,6 +23,7 @@ import msgspec
 
 from dray.cli.output import CommandError, say
 from dray.client.errors import ApiError, ClientError, Forbidden, KubeconfigError, TransportError, Unauthorized
+from dray.host.log_format import logs_json
 
 DEBUG_VARIABLE = "DRAY_DEBUG"
 
@@ -45,6 +47,11 @@ def report(error: BaseException) -> int:
     if os.environ.get(DEBUG_VARIABLE):
         traceback.print_exception(error, file=sys.stderr)
     failure = describe(error)
+    if logs_json():
+        logging.getLogger("dray").error(
+            "%s", failure.message + (f"; hint: {failure.hint}" if failure.hint else "")
+        )
+        return failure.code
     say(f"error: {failure.message}")
     if failure.hint:
         say(f"hint: {failure.hint}")
@@ -84,11 +91,14 @@ def _of_client(error: ClientError) -> Failure:
         return Failure(text, "`dray up` starts a cluster; --kubeconfig FILE names one", code=2)
     if isinstance(error, Unauthorized):
         return Failure(
-            f"the API server does not accept the credentials: {text}",
+            f"the API server does not accept the credentials (401): {text}",
             "they are wrong or expired: renew them in the kubeconfig, or log in again",
         )
     if isinstance(error, Forbidden):
-        return Failure(text, "`kubectl auth can-i --list` shows what the user of the kubeconfig may do")
+        return Failure(
+            f"not permitted (403): {text}",
+            "`kubectl auth can-i --list` shows what the user of the kubeconfig may do",
+        )
     if isinstance(error, TransportError) and not isinstance(error, ApiError):
         return Failure(
             f"the API server does not answer: {text}", "is it running, and is this its kubeconfig?"

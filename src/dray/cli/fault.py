@@ -1,86 +1,96 @@
-"""`dray fault`: break a simulated device of a running `dray up`, and heal it again.
+"""`dray fault`: make a simulated device of a running `dray up` fail, or repair it.
 
-The simulated drivers read their faults from a file beside the node (see
-`dray.drivers.faults`); this command finds the file and changes it. What follows (the
-taint, the eviction, the pod that moves) is the system's own doing.
+The simulated drivers read their faults from a file in the node's folder (see `dray.drivers.faults`); this command
+changes that file. The consequences (the taint, the eviction, the pod that moves) are the system's own work.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import difflib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dray.cli.arguments import seconds
+from dray.api.resource import DeviceTaint
+from dray.api.validation.formats import label_key, label_value
+from dray.cli.arguments import add_flags, did_you_mean, seconds
 from dray.cli.output import CommandError, add_output_flag, emit, say, table
-from dray.cli.up import current_data
+from dray.cli.up import running_state
 
-KINDS = ("unhealthy", "unknown", "taint", "vanish", "slow", "fail", "clear")
+if TYPE_CHECKING:
+    from dray.drivers.faults import DeviceFault
+
+# kind -> the flags that it understands
+KINDS: dict[str, frozenset[str]] = {
+    "unhealthy": frozenset({"message"}),
+    "unknown": frozenset({"message"}),
+    "taint": frozenset({"key", "value", "effect", "message"}),
+    "vanish": frozenset(),
+    "slow": frozenset({"seconds"}),
+    "fail": frozenset({"message"}),
+    "clear": frozenset(),
+}
 EFFECTS = ("NoSchedule", "NoExecute", "None")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("node", nargs="?", metavar="NODE", help="the simulated node; none: list the faults")
-    parser.add_argument("device", nargs="?", metavar="DEVICE", help="its device; `all` with clear")
-    parser.add_argument(
+    add = parser.add_argument
+    add("node", nargs="?", metavar="NODE", help="the simulated node; without it the faults are listed")
+    add("device", nargs="?", metavar="DEVICE", help="its device; `all` with clear")
+    add(
         "kind",
         nargs="?",
-        choices=KINDS,
-        help="unhealthy, unknown: its health; taint: with --key; vanish: it leaves the slice; slow: preparing takes "
-        "--seconds; fail: preparing fails; clear: heal it",
+        choices=tuple(KINDS),
+        help="unhealthy or unknown: report this health; taint: add a taint; vanish: remove it from the slice; slow: "
+        "preparing takes --seconds; fail: preparing fails; clear: repair it",
     )
-    parser.add_argument("--message", default="", help="what the driver says about it")
-    parser.add_argument("--key", default="", metavar="KEY", help="taint: its key (default: DRIVER/broken)")
-    parser.add_argument("--value", default="", metavar="VALUE", help="taint: its value")
-    parser.add_argument(
-        "--effect", choices=EFFECTS, default="NoExecute", help="taint: its effect (default: NoExecute)"
-    )
-    parser.add_argument(
-        "--seconds", type=seconds(0, 3600), default=5.0, metavar="N", help="slow: how long (default: 5)"
-    )
-    parser.add_argument("--driver", default="", help="the driver, where several have a device of this name")
-    parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder of the system (default: the latest started)"
-    )
+    add("--message", metavar="TEXT", help="unhealthy, unknown, taint, fail: what the driver reports")
+    add("--key", metavar="KEY", help="taint: its key (default: DRIVER/broken)")
+    add("--value", metavar="VALUE", help="taint: its value")
+    add("--effect", choices=EFFECTS, help="taint: its effect (default: NoExecute)")
+    add("--seconds", type=seconds(0, 3600), metavar="SECONDS", help="slow: how long (default: 5)")
+    add("--driver", metavar="NAME", help="the driver, if several have a device of this name")
+    add_flags(parser, "--data")
     add_output_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Change or list faults; exit code 2 for bad input."""
-    data = _running(current_data(args.data))
+    _check_flags(args)
+    data = Path(running_state(args.data)["data"])
     if args.node is None:
         return _list(data, args.output)
-    if args.device is None or args.kind is None:
+    nodes = {path.name: path for path in (data / "nodes").glob("*") if path.is_dir()}
+    if args.node not in nodes:
         raise CommandError(
-            f"what shall happen to {args.device or args.node}?",
-            f"dray fault {args.node} DEVICE {{{','.join(KINDS)}}}; `dray get devices {args.node}` lists devices",
+            f"there is no node {args.node!r} in {data}", did_you_mean(args.node, nodes, "nodes")
         )
-    folder = data / "nodes" / args.node
-    if not folder.is_dir():
-        known = sorted(path.name for path in (data / "nodes").glob("*") if path.is_dir())
-        near = difflib.get_close_matches(args.node, known, n=1)
-        raise CommandError(
-            f"there is no node {args.node!r} in {data}",
-            f"did you mean {near[0]}?" if near else f"nodes: {', '.join(known) or 'none'}",
-        )
-    _apply(args, data, folder)
+    _apply(args, data, nodes[args.node])
     return 0
 
 
-def _running(data: Path) -> Path:
-    from dray.sim.running_system import is_running, read_state
-
-    state = read_state(data)
-    if state is None or not is_running(state):
+def _check_flags(args: argparse.Namespace) -> None:
+    """Refuse flags and values that the kind of fault does not understand, before anything is changed."""
+    given = {name for name in frozenset().union(*KINDS.values()) if getattr(args, name) is not None}
+    if args.node is not None and args.kind is None:
         raise CommandError(
-            f"no system runs in {data}", "`dray up --sim dgx-h100` starts one; --data names its folder"
+            f"what should happen to {args.device or args.node}?",
+            f"dray fault {args.node} DEVICE {{{','.join(KINDS)}}}; `dray get devices {args.node}` lists devices",
         )
-    return data
+    for name in sorted(given - KINDS.get(args.kind or "", frozenset())):
+        kinds = [kind for kind, flags in KINDS.items() if name in flags]
+        raise CommandError(
+            f"--{name} has no meaning for {args.kind or 'the list'}", f"it belongs to {', '.join(kinds)}"
+        )
+    if args.device == "all" and args.kind != "clear":
+        raise CommandError("`all` goes with clear only", "name one device")
+    for name, problems in (("key", label_key(args.key) if args.key is not None else []),
+                           ("value", label_value(args.value or ""))):  # fmt: skip
+        if problems:
+            raise CommandError(f"--{name} {getattr(args, name)!r}: {problems[0]}")
 
 
 def _apply(args: argparse.Namespace, data: Path, folder: Path) -> None:
@@ -89,112 +99,108 @@ def _apply(args: argparse.Namespace, data: Path, folder: Path) -> None:
     if args.kind == "clear" and args.device == "all":
         for path in (folder / "faults").glob("*.yaml"):
             path.unlink()
-        say(f"all devices of {args.node} are well")
+        say(f"all devices of {args.node} are repaired")
         return
-    driver = args.driver or _driver_of(data, args.node, args.device, folder)
-    path = folder / "faults" / f"{driver}.yaml"
-    try:
-        FaultFile(path).change(args.device, _fault(args, driver))
-    except OSError as error:
-        raise CommandError(f"{path}: {error.strerror}") from error
-    say(
-        f"{driver}/{args.node}/{args.device} is well"
-        if args.kind == "clear"
-        else f"{driver}/{args.node}/{args.device}: {args.kind}; heal it with `dray fault {args.node} {args.device} clear`"
-    )
+    driver = _driver_of(args, data, folder)
+    FaultFile(folder / "faults" / f"{driver}.yaml").change(args.device, _fault(args, driver))
+    device = f"{driver}/{args.node}/{args.device}"
+    if args.kind == "clear":
+        say(f"{device} is repaired")
+    else:
+        say(f"{device}: {args.kind}; `dray fault {args.node} {args.device} clear` repairs it")
 
 
-def _fault(args: argparse.Namespace, driver: str) -> Any:
-    from dray.api.resource import DeviceTaint
+def _fault(args: argparse.Namespace, driver: str) -> DeviceFault | None:
     from dray.drivers.faults import DeviceFault
 
+    message = args.message or ""
     match args.kind:
         case "unhealthy":
-            return DeviceFault(health="Unhealthy", message=args.message or "broken on purpose")
+            return DeviceFault(health="Unhealthy", message=message or "broken on purpose")
         case "unknown":
-            return DeviceFault(health="Unknown", message=args.message)
+            return DeviceFault(health="Unknown", message=message)
         case "taint":
-            key = args.key or f"{driver}/broken"
+            key, effect = args.key or f"{driver}/broken", args.effect or "NoExecute"
             return DeviceFault(
-                taint=DeviceTaint(key=key, value=args.value, effect=args.effect), message=args.message
+                taint=DeviceTaint(key=key, value=args.value or "", effect=effect), message=message
             )
         case "vanish":
             return DeviceFault(vanish=True)
         case "slow":
-            return DeviceFault(prepare_seconds=args.seconds)
+            return DeviceFault(prepare_seconds=5.0 if args.seconds is None else args.seconds)
         case "fail":
-            return DeviceFault(prepare_error=args.message or "broken on purpose")
+            return DeviceFault(prepare_error=message or "broken on purpose")
     return None
 
 
-def _driver_of(data: Path, node: str, device: str, folder: Path) -> str:
+def _driver_of(args: argparse.Namespace, data: Path, folder: Path) -> str:
     """Return the driver whose device is meant: from the slices, or from the faults of one that vanished."""
     from dray.drivers.faults import FaultFile
 
-    names = asyncio.run(_published(data, node))
-    owners = sorted({driver for driver, name in names if name == device})
-    if not owners:
-        owners = [
-            path.stem
-            for path in sorted((folder / "faults").glob("*.yaml"))
-            if device in FaultFile(path).read().devices
-        ]
-    if not owners:
-        known = sorted({name for _, name in names})
-        near = difflib.get_close_matches(device, known, n=3, cutoff=0.4) or known[:5]
+    names = asyncio.run(_published(data, args.node))
+    names += [
+        (path.stem, device)
+        for path in sorted((folder / "faults").glob("*.yaml"))
+        for device in FaultFile(path).read().devices
+    ]
+    drivers = sorted({driver for driver, _ in names})
+    if args.driver is not None and args.driver not in drivers:
         raise CommandError(
-            f"node {node} has no device {device!r}",
-            f"nearest: {', '.join(near)}" if near else f"node {node} publishes nothing",
+            f"node {args.node} has no driver {args.driver!r}", did_you_mean(args.driver, drivers, "drivers")
+        )
+    owners = sorted({driver for driver, name in names if name == args.device})
+    if args.driver is not None:
+        owners = [driver for driver in owners if driver == args.driver]
+    if not owners:
+        known = {name for _, name in names}
+        raise CommandError(
+            f"node {args.node} has no device {args.device!r}", did_you_mean(args.device, known, "devices")
         )
     if len(owners) > 1:
-        raise CommandError(f"{device} is a device of {' and of '.join(owners)}", f"add --driver {owners[0]}")
+        raise CommandError(
+            f"{args.device} is a device of {' and of '.join(owners)}", f"add --driver {owners[0]}"
+        )
     return owners[0]
 
 
 async def _published(data: Path, node: str) -> list[tuple[str, str]]:
-    from dray.client import Client, ClientError
-    from dray.sim.inventory import Inventory
-    from dray.sim.snapshot import SnapshotError, capture
+    from dray.client import Client
+    from dray.sim.snapshot import capture
 
-    try:
-        async with Client.connect(data / "admin.kubeconfig") as client:
-            inventory = Inventory(await capture(client))
-    except (ClientError, SnapshotError) as error:
-        raise CommandError(
-            f"the devices cannot be listed: {error}", "name the driver with --driver"
-        ) from error
-    return [(row.driver, row.device.name) for row in inventory.devices.values() if row.node == node]
+    async with Client.connect(data / "admin.kubeconfig") as client:
+        slices = (await capture(client)).slices
+    return [
+        (found.spec.driver, device.name) for found in slices for device in found.spec.devices
+        if node in (found.spec.node_name, device.node_name)
+    ]  # fmt: skip
 
 
 def _list(data: Path, output: str) -> int:
     from dray.drivers.faults import FaultFile
 
-    rows: list[dict[str, Any]] = []
-    for path in sorted((data / "nodes").glob("*/faults/*.yaml")):
-        for device, fault in FaultFile(path).read().devices.items():
-            rows.append(
-                {
-                    "node": path.parent.parent.name,
-                    "driver": path.stem,
-                    "device": device,
-                    "fault": msgspec.to_builtins(fault),
-                }
-            )
+    rows: list[dict[str, Any]] = [
+        {
+            "node": path.parent.parent.name,
+            "driver": path.stem,
+            "device": device,
+            "fault": msgspec.to_builtins(fault),
+        }
+        for path in sorted((data / "nodes").glob("*/faults/*.yaml"))
+        for device, fault in FaultFile(path).read().devices.items()
+    ]
     if output != "table":
         emit(rows, output)
     elif rows:
-        table(
-            ["NODE", "DRIVER", "DEVICE", "FAULT"],
+        lines = [
             [
-                [
-                    row["node"],
-                    row["driver"],
-                    row["device"],
-                    ", ".join(f"{k}={v}" for k, v in row["fault"].items()),
-                ]
-                for row in rows
-            ],
-        )
+                row["node"],
+                row["driver"],
+                row["device"],
+                ", ".join(f"{k}={v}" for k, v in row["fault"].items()),
+            ]
+            for row in rows
+        ]
+        table(["NODE", "DRIVER", "DEVICE", "FAULT"], lines)
     else:
-        say("all devices are well")
+        say("there are no faults")
     return 0

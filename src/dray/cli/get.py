@@ -1,52 +1,91 @@
-"""`dray get`: devices, pools, claims and nodes as people think of them."""
+"""`dray get`: devices, pools, claims and nodes, and who uses them.
+
+Each list is a table of columns over rows: `-o json` and `-o yaml` print the rows as data, the other formats the columns.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from dray.api.quantity import parse_quantity
+from dray.api.resource import DeviceRequest, ResourceClaim
 from dray.api.well_known import NUMA_NODE, PCIE_ROOT
-from dray.cli.output import CommandError, add_output_flag, emit, say, table
-from dray.cli.sources import add_source_flags, load_source
+from dray.cli.arguments import add_flags, did_you_mean
+from dray.cli.live import add_watch_flags, show
+from dray.cli.output import CommandError, add_output_flag, as_data, as_table, say
+from dray.cli.sources import add_source_flags, need
 from dray.client import key_of
-from dray.sim.inventory import DeviceRow, Inventory, PoolRow
+from dray.sim.snapshot import Snapshot
+from dray.workbench.inventory import DeviceRow, Inventory, PoolRow
+
+_RESOURCES = {"claims": "resourceclaims", "nodes": "nodes"}  # what is listed -> what must be permitted
+Row = dict[str, Any]
+Columns = dict[str, Callable[[Any], object]]  # header -> cell of a row
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("what", choices=("devices", "pools", "claims", "nodes"), help="what to list")
-    parser.add_argument("name", nargs="?", help="only this node's devices or pools, this claim, this node")
-    parser.add_argument("--all", action="store_true", help="free partitions (MIG placements) too")
-    parser.add_argument("-n", "--namespace", help="claims of this namespace only")
-    add_output_flag(parser, "wide", "tree")
+    parser.add_argument("what", choices=tuple(_LISTS), help="what to list")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="only this node, claim, pool or device")
+    parser.add_argument("-a", "--all", action="store_true", help="include free partitions (MIG placements)")
+    add_flags(parser, "--namespace", help="only claims of this namespace")
+    add_output_flag(parser, "table", "wide", "tree")
+    add_watch_flags(parser)
     add_source_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """List."""
-    snapshot = load_source(args)
-    needed = {"claims": "resourceclaims", "nodes": "nodes"}.get(args.what, "resourceslices")
-    if needed in snapshot.forbidden and "only those of namespace" not in snapshot.forbidden[needed]:
-        raise CommandError(snapshot.forbidden[needed], "ask for the permission to list them", code=1)
+    return show(args, lambda snapshot: listing(snapshot, args))
+
+
+def listing(snapshot: Snapshot, args: argparse.Namespace) -> str:
+    """Return the list that was asked for, in the format that was asked for."""
+    needed = _RESOURCES.get(args.what, "resourceslices")
+    need(snapshot, needed)
     inventory = Inventory(snapshot)
-    shows: dict[str, Callable[[Inventory, argparse.Namespace], list[Any]]] = {
-        "devices": _devices,
-        "pools": _pools,
-        "claims": _claims,
-        "nodes": _nodes,
-    }
-    found = shows[args.what](inventory, args)
-    if not found and args.output not in ("json", "yaml"):
+    rows_of, columns, data_of = _LISTS[args.what]
+    rows = rows_of(inventory, args)
+    if args.what == "devices":
+        for key, use in inventory.lost:
+            say(f"warning: {use.claim} holds {'/'.join(key)}, which is no longer published")
+    if args.name is not None and not rows:
+        known = _names(inventory, args.what)
+        raise CommandError(
+            f"there are no {args.what} of {args.name!r}", did_you_mean(args.name, known, "known")
+        )
+    if args.output in ("json", "yaml"):
+        return as_data([data_of(row) for row in rows], args.output)
+    if not rows:
         say(f"no {args.what} found")
-    return 0
+        return ""
+    if args.output == "tree" and args.what == "devices":
+        return _tree(rows)
+    shown = {**_DEVICE, **_WIDE, **_HELD} if args.what == "devices" and args.output == "wide" else columns
+    return as_table(list(shown), [[cell(row) for cell in shown.values()] for row in rows])
+
+
+def _names(inventory: Inventory, what: str) -> set[str]:
+    """Return the names by which rows of a list can be chosen."""
+    if what == "claims":
+        return {claim.metadata.name for claim in inventory.snapshot.claims}
+    names = {node for node in inventory.by_node() if node}
+    if what == "pools":
+        names |= {pool.pool for pool in inventory.pools}
+    elif what == "devices":
+        names |= {row.device.name for row in inventory.devices.values()}
+    return names
+
+
+# --- devices ------------------------------------------------------------------------------------
 
 
 def users(row: DeviceRow) -> str:
-    """Return who holds a device, in words."""
+    """Return who holds a device: claims with their pods."""
     parts = []
     for use in row.uses:
         pods = f" ({','.join(use.pods)})" if use.pods else ""
@@ -66,53 +105,38 @@ def memory_of(row: DeviceRow) -> str:
     return "-"
 
 
-def _shown(row: DeviceRow, show_all: bool) -> bool:
-    return show_all or not row.is_partition or bool(row.uses)
-
-
-def _devices(inventory: Inventory, args: argparse.Namespace) -> list[DeviceRow]:
+def _device_rows(inventory: Inventory, args: argparse.Namespace) -> list[DeviceRow]:
     rows = [
         row
         for row in inventory.devices.values()
-        if _shown(row, args.all) and args.name in (None, row.node, row.device.name)
+        if (args.all or not row.is_partition or row.uses) and args.name in (None, row.node, row.device.name)
     ]
-    if args.name is not None and not rows:
-        raise CommandError(
-            f"no device and no node is called {args.name!r}", "`dray get nodes` lists the nodes"
-        )
-    rows.sort(key=lambda row: (row.node, row.driver, row.pool))
-    if args.output in ("json", "yaml"):
-        emit([_device_data(row) for row in rows], args.output)
-    elif args.output == "tree":
-        _tree(rows)
-    else:
-        wide = args.output == "wide"
-        headers = ["NODE", "DRIVER", "DEVICE", "MODEL", "SIZE", "STATE", "USE", "HELD BY"]
-        headers[7:7] = ["PCIE ROOT", "NUMA", "TAINTS"] if wide else []
-        lines = []
-        for row in rows:
-            line = [
-                row.node or "*",
-                row.driver,
-                row.device.name,
-                row.model or "-",
-                memory_of(row),
-                row.state,
-                f"{row.utilisation:.0%}",
-            ]
-            if wide:
-                taints = ",".join(f"{taint.key}:{taint.effect}" for taint in row.taints) or "-"
-                root = row.attribute(PCIE_ROOT) or "-"
-                line += [root, row.attribute(NUMA_NODE) or "-", taints]
-            lines.append([*line, users(row)])
-        if lines:
-            table(headers, lines)
-    for key, use in inventory.lost:
-        say(f"warning: {use.claim} holds {'/'.join(key)}, which is no longer published")
-    return rows
+    return sorted(rows, key=lambda row: (row.node, row.driver, row.pool))
 
 
-def _device_data(row: DeviceRow) -> dict[str, Any]:
+_DEVICE: Columns = {
+    "NODE": lambda row: row.node or "*",
+    "DRIVER": lambda row: row.driver,
+    "DEVICE": lambda row: row.device.name,
+    "MODEL": lambda row: row.model or "-",
+    "SIZE": memory_of,
+    "STATE": lambda row: row.state,
+    "USE": lambda row: f"{row.utilisation:.0%}",
+}
+_HELD: Columns = {"HELD BY": users}
+_WIDE: Columns = {
+    "PCIE ROOT": lambda row: row.attribute(PCIE_ROOT) or "-",
+    "NUMA": lambda row: row.attribute(NUMA_NODE) or "-",
+    "TAINTS": lambda row: ",".join(f"{taint.key}:{taint.effect}" for taint in row.taints) or "-",
+}
+
+
+def _device_data(row: DeviceRow) -> Row:
+    uses = [
+        {"claim": use.claim, "pods": use.pods, "request": use.request, "adminAccess": use.is_admin,
+         "shareID": use.share, "consumed": use.consumed}
+        for use in row.uses
+    ]  # fmt: skip
     return {
         "driver": row.driver,
         "pool": row.pool,
@@ -120,155 +144,154 @@ def _device_data(row: DeviceRow) -> dict[str, Any]:
         "device": row.device.name,
         "state": row.state,
         "utilisation": round(row.utilisation, 4),
-        "usedBy": [
-            {"claim": use.claim, "pods": use.pods, "request": use.request, "adminAccess": use.is_admin, "shareID": use.share,
-             "consumed": use.consumed}
-            for use in row.uses
-        ],
+        "usedBy": uses,
         "taints": [msgspec.to_builtins(taint) for taint in row.taints],
         "attributes": msgspec.to_builtins(row.device.attributes or {}),
         "capacity": msgspec.to_builtins(row.device.capacity or {}),
-    }  # fmt: skip
+    }
 
 
-def _tree(rows: list[DeviceRow]) -> None:
-    """Print nodes, their PCIe roots (or drivers), and the devices below."""
-    nodes: dict[str, dict[str, list[DeviceRow]]] = {}
+def _tree(rows: Iterable[DeviceRow]) -> str:
+    """Return nodes, their PCIe roots (or drivers), and the devices below."""
+    nodes: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         root = row.attribute(PCIE_ROOT) or row.driver
-        nodes.setdefault(row.node or "(every node)", {}).setdefault(root, []).append(row)
+        holder = f"  {users(row)}" if row.uses else ""
+        text = f"{row.device.name}  {row.model}  {row.state}{holder}"
+        nodes.setdefault(row.node or "(every node)", {}).setdefault(root, []).append(text)
+    lines = []
     for node, roots in nodes.items():
-        print(node)
-        for index, (root, devices) in enumerate(sorted(roots.items())):
-            last_root = index == len(roots) - 1
-            print(f"{'└─' if last_root else '├─'} {root}")
-            for position, row in enumerate(devices):
-                stem = "   " if last_root else "│  "
-                branch = "└─" if position == len(devices) - 1 else "├─"
-                detail = f"{row.device.name}  {row.model}  {row.state}"
-                holder = f"  {users(row)}" if row.uses else ""
-                print(f"{stem}{branch} {detail}{holder}")
+        lines.append(node)
+        for root, devices in sorted(roots.items()):
+            is_last = root == max(roots)
+            lines.append(f"{'└─' if is_last else '├─'} {root}")
+            stem = "   " if is_last else "│  "
+            lines += [f"{stem}├─ {text}" for text in devices[:-1]]
+            lines.append(f"{stem}└─ {devices[-1]}")
+    return "\n".join(lines) + "\n"
 
 
-def _pools(inventory: Inventory, args: argparse.Namespace) -> list[PoolRow]:
-    pools = [pool for pool in inventory.pools if args.name in (None, pool.node, pool.pool)]
-    rows = []
-    for pool in pools:
-        states = [row.state for row in pool.countable]
-        rows.append(
-            {
-                "driver": pool.driver,
-                "pool": pool.pool,
-                "node": pool.node or None,
-                "generation": pool.generation,
-                "slices": pool.slices,
-                "expectedSlices": pool.expected_slices,
-                "devices": len(states),
-                "used": sum(state in ("used", "shared", "blocked") for state in states),
-                "free": states.count("free"),
-                "tainted": states.count("tainted"),
-                "partitions": len(pool.devices) - len(states),
-            }
-        )
-    if args.output in ("json", "yaml"):
-        emit(rows, args.output)
-    elif rows:
-        headers = ["DRIVER", "POOL", "NODE", "DEVICES", "USED", "FREE", "TAINTED", "PARTITIONS", "SLICES"]
-        table(
-            headers,
-            [
-                [row["driver"], row["pool"], row["node"] or "*", row["devices"], row["used"], row["free"], row["tainted"],
-                 row["partitions"] or "-",
-                 f"{row['slices']}/{row['expectedSlices']}" + ("" if row["slices"] == row["expectedSlices"] else " incomplete")]
-                for row in rows
-            ],
-        )  # fmt: skip
-    return pools
+# --- pools, claims, nodes -------------------------------------------------------------------------
 
 
-def _claims(inventory: Inventory, args: argparse.Namespace) -> list[dict[str, Any]]:
-    claims = [
-        claim
+def _pool_rows(inventory: Inventory, args: argparse.Namespace) -> list[Row]:
+    return [_pool(pool) for pool in inventory.pools if args.name in (None, pool.node, pool.pool)]
+
+
+def _pool(pool: PoolRow) -> Row:
+    states = [row.state for row in pool.countable]
+    return {
+        "driver": pool.driver,
+        "pool": pool.pool,
+        "node": pool.node or None,
+        "generation": pool.generation,
+        "slices": pool.slices,
+        "expectedSlices": pool.expected_slices,
+        "devices": len(states),
+        "used": sum(state in ("used", "shared", "blocked") for state in states),
+        "free": states.count("free"),
+        "tainted": states.count("tainted"),
+        "partitions": len(pool.devices) - len(states),
+    }
+
+
+def _slices(row: Row) -> str:
+    count = f"{row['slices']}/{row['expectedSlices']}"
+    return count if row["slices"] == row["expectedSlices"] else f"{count} incomplete"
+
+
+_POOL: Columns = {
+    "DRIVER": lambda row: row["driver"],
+    "POOL": lambda row: row["pool"],
+    "NODE": lambda row: row["node"] or "*",
+    "DEVICES": lambda row: row["devices"],
+    "USED": lambda row: row["used"],
+    "FREE": lambda row: row["free"],
+    "TAINTED": lambda row: row["tainted"],
+    "PARTITIONS": lambda row: row["partitions"] or "-",
+    "SLICES": _slices,
+}
+
+
+def _claim_rows(inventory: Inventory, args: argparse.Namespace) -> list[Row]:
+    return [
+        _claim(inventory, claim)
         for claim in inventory.snapshot.claims
         if args.namespace in (None, claim.metadata.namespace) and args.name in (None, claim.metadata.name)
     ]
-    if args.name is not None and not claims:
-        raise CommandError(f"there is no claim {args.name!r}", "`dray get claims` lists them all")
-    rows: list[dict[str, Any]] = []
-    for claim in claims:
-        devices = inventory.of_claim(key_of(claim.metadata))
-        wanted = []
-        for request in claim.spec.devices.requests:
-            options = [request.exactly] if request.exactly else request.first_available
-            words = [
-                f"{'all' if o.allocation_mode == 'All' else f'{max(1, o.count)}x'} {o.device_class_name}"
-                for o in options
-            ]
-            wanted.append(" or ".join(words))
-        state = "pending"
-        if claim.status.allocation is not None:
-            state = "reserved" if claim.status.reserved_for else "allocated"
-        if claim.metadata.deletion_timestamp is not None:
-            state += ",deleting"
-        rows.append(
-            {
-                "namespace": claim.metadata.namespace,
-                "name": claim.metadata.name,
-                "state": state,
-                "wants": wanted,
-                "node": ",".join(sorted({row.node for row in devices if row.node})) or None,
-                "devices": ["/".join(row.key) for row in devices],
-                "pods": [user.name for user in claim.status.reserved_for],
-            }
-        )
-    if args.output in ("json", "yaml"):
-        emit(rows, args.output)
-    elif rows:
-        table(
-            ["NAMESPACE", "NAME", "STATE", "WANTS", "NODE", "DEVICES", "PODS"],
-            [
-                [row["namespace"], row["name"], row["state"], "; ".join(row["wants"]), row["node"] or "-",
-                 ",".join(device.rpartition("/")[2] for device in row["devices"]) or "-", ",".join(row["pods"]) or "-"]
-                for row in rows
-            ],
-        )  # fmt: skip
-    return rows
 
 
-def _nodes(inventory: Inventory, args: argparse.Namespace) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _claim(inventory: Inventory, claim: ResourceClaim) -> Row:
+    devices = inventory.of_claim(key_of(claim.metadata))
+    return {
+        "namespace": claim.metadata.namespace,
+        "name": claim.metadata.name,
+        "state": claim_state(claim),
+        "wants": [_wanted(request) for request in claim.spec.devices.requests],
+        "node": ",".join(sorted({row.node for row in devices if row.node})) or None,
+        "devices": ["/".join(row.key) for row in devices],
+        "pods": [user.name for user in claim.status.reserved_for],
+    }
+
+
+def claim_state(claim: ResourceClaim) -> str:
+    """Return one word for a claim: pending, allocated or reserved."""
+    state = "pending"
+    if claim.status.allocation is not None:
+        state = "reserved" if claim.status.reserved_for else "allocated"
+    return state + (",deleting" if claim.metadata.deletion_timestamp is not None else "")
+
+
+def _wanted(request: DeviceRequest) -> str:
+    options = [request.exactly] if request.exactly else request.first_available
+    return " or ".join(
+        f"{'all' if each.allocation_mode == 'All' else f'{max(1, each.count)}x'} {each.device_class_name}"
+        for each in options
+    )
+
+
+_CLAIM: Columns = {
+    "NAMESPACE": lambda row: row["namespace"],
+    "NAME": lambda row: row["name"],
+    "STATE": lambda row: row["state"],
+    "WANTS": lambda row: "; ".join(row["wants"]),
+    "NODE": lambda row: row["node"] or "-",
+    "DEVICES": lambda row: ",".join(device.rpartition("/")[2] for device in row["devices"]) or "-",
+    "PODS": lambda row: ",".join(row["pods"]) or "-",
+}
+
+
+def _node_rows(inventory: Inventory, args: argparse.Namespace) -> list[Row]:
+    rows: list[Row] = []
     for node, pools in sorted(inventory.by_node().items()):
-        if args.name not in (None, node) or (not node and not pools):
+        if args.name not in (None, node) or not (node or pools):
             continue
-        kinds: dict[str, tuple[int, int]] = {}
+        devices: dict[str, dict[str, int]] = {}
         for pool in pools:
             for row in pool.countable:
-                label = row.model or pool.driver
-                free, total = kinds.get(label, (0, 0))
-                kinds[label] = (free + (row.state == "free"), total + 1)
-        pods = [pod for pod in inventory.snapshot.pods if pod.spec.node_name == node and node]
-        rows.append(
-            {
-                "node": node or "*",
-                "devices": {label: {"free": f, "total": t} for label, (f, t) in kinds.items()},
-                "pods": len(pods),
-            }
-        )
-    if args.name is not None and not rows:
-        raise CommandError(f"there is no node {args.name!r}", "`dray get nodes` lists them all")
-    if args.output in ("json", "yaml"):
-        emit(rows, args.output)
-    elif rows:
-        table(
-            ["NODE", "PODS", "DEVICES (free/total)"],
-            [
-                [
-                    row["node"],
-                    row["pods"],
-                    ", ".join(f"{label} {c['free']}/{c['total']}" for label, c in row["devices"].items())
-                    or "-",
-                ]
-                for row in rows
-            ],
-        )
+                count = devices.setdefault(row.model or pool.driver, {"free": 0, "total": 0})
+                count["free"] += row.state == "free"
+                count["total"] += 1
+        pods = sum(pod.spec.node_name == node for pod in inventory.snapshot.pods) if node else 0
+        rows.append({"node": node or "*", "devices": devices, "pods": pods})
     return rows
+
+
+_NODE: Columns = {
+    "NODE": lambda row: row["node"],
+    "PODS": lambda row: row["pods"],
+    "DEVICES (free/total)": lambda row: (
+        ", ".join(f"{model} {count['free']}/{count['total']}" for model, count in row["devices"].items())
+        or "-"
+    ),
+}
+
+# what -> (rows, columns, data of a row)
+_LISTS: dict[
+    str, tuple[Callable[[Inventory, argparse.Namespace], list[Any]], Columns, Callable[[Any], Row]]
+] = {
+    "devices": (_device_rows, {**_DEVICE, **_HELD}, _device_data),
+    "pools": (_pool_rows, _POOL, dict),
+    "claims": (_claim_rows, _CLAIM, dict),
+    "nodes": (_node_rows, _NODE, dict),
+}

@@ -7,21 +7,18 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import re
-import signal
 import socket
 import ssl
-import sys
 import time
-import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dray.cli.arguments import seconds
-from dray.cli.output import CommandError
-from dray.client import Client, ClientError, LeaderElection, NotFound
+from dray.cli.arguments import add_flags, seconds, whole_number
+from dray.cli.output import CommandError, say
+from dray.cli.services import log_to_stderr, make_election, until_stopped
+from dray.client import Client, LeaderElection, NotFound
 from dray.client.resources import LEASES
 from dray.control.guarding import (
     CONFIGURATION,
@@ -44,39 +41,33 @@ _RENEW_EVERY = 60.0  # seconds between looks at the certificate files
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add = parser.add_argument
-    add("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, in-cluster, ~/.kube/config")
-    add("--context", metavar="NAME", help="context of the kubeconfig (default: its current one)")
+    add_flags(parser, "--kubeconfig", "--context")
     add(
         "--listen",
         default="127.0.0.1:0",
-        metavar="ADDR:PORT",
-        help="where to answer API servers, with TLS (default: 127.0.0.1:0, any free port)",
+        metavar="ADDRESS:PORT",
+        help="where to listen for API servers, with TLS (default: 127.0.0.1:0, any free port)",
     )
-    add("--url", metavar="URL", help="how API servers reach it (default: https://ADDR:PORT of --listen)")
+    add("--url", metavar="URL", help="how API servers reach it (default: https://ADDRESS:PORT of --listen)")
     add("--service", metavar="NAMESPACE/NAME", help="how API servers reach it: a Service, port 443")
     add(
         "--no-register",
         action="store_true",
-        help=f"leave the ValidatingWebhookConfiguration {CONFIGURATION} to somebody else; needs --cert and --key",
+        help=f"do not write the ValidatingWebhookConfiguration {CONFIGURATION}; needs --cert and --key",
     )
-    add("--unregister", action="store_true", help="remove the webhook configuration and end")
-    add("--print-configuration", action="store_true", help="print the webhook configuration as JSON and end")
+    add("--unregister", action="store_true", help="remove the webhook configuration and exit")
+    add("--print-configuration", action="store_true", help="print the webhook configuration as JSON and exit")
     add("--cert", type=Path, metavar="FILE", help="serving certificate, PEM (default: made at every start)")
     add("--key", type=Path, metavar="FILE", help="its private key, PEM")
     add("--ca", type=Path, metavar="FILE", help="CA that API servers check --cert with, PEM")
     add(
         "--lease",
-        type=int,
+        type=whole_number(_SHORTEST_LEASE, 3600),
         default=9,
         metavar="SECONDS",
         help="another guard takes over after this time; a third of it is the webhook's timeout (default: 9)",
     )
-    add(
-        "--leader-namespace",
-        default="kube-system",
-        metavar="NS",
-        help="where the lease is (default: kube-system)",
-    )
+    add_flags(parser, "--leader-namespace")
     add(
         "--settle",
         type=seconds(),
@@ -91,18 +82,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="give up an admitted write that does not show up for so long (default: 2)",
     )
-    add("--output", choices=("text", "json"), default="text", help="how to report on stdout")
-    add("-v", "--verbose", action="count", default=0, help="say more on stderr")
+    add("-o", "--output", choices=("text", "json"), default="text", help="output format (default: text)")
+    add_flags(parser, "--log-format", "--verbose")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run until interrupted."""
     import uvloop
 
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(args.verbose, 2)]
-    logging.basicConfig(
-        level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    log_to_stderr(args, logging.WARNING)
     try:
         if args.unregister:
             return asyncio.run(_unregister(args))
@@ -136,14 +124,12 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(
             "--no-register needs --cert and --key: nobody else knows the CA of a certificate made here"
         )
-    if args.lease < _SHORTEST_LEASE:
-        raise ValueError(f"--lease must be at least {_SHORTEST_LEASE} seconds")
 
 
 def _listener(text: str) -> socket.socket:
     address, _, port = text.rpartition(":")
     if not address or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
-        raise ValueError(f"cannot read --listen {text!r}; write ADDR:PORT, e.g. 0.0.0.0:8443")
+        raise ValueError(f"cannot read --listen {text!r}; write ADDRESS:PORT, for example 0.0.0.0:8443")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.create_server((address.strip("[]"), int(port)), family=family)
 
@@ -176,12 +162,10 @@ async def _unregister(args: argparse.Namespace) -> int:
         is_removed = await unregister(client)
     if args.output == "json":
         print(json.dumps({"removed": is_removed}))
+    elif is_removed:
+        print(f"{CONFIGURATION} removed: allocations are no longer guarded")
     else:
-        print(
-            f"{CONFIGURATION} removed: nothing is guarded any more"
-            if is_removed
-            else f"there is no {CONFIGURATION}"
-        )
+        print(f"there is no {CONFIGURATION}")
     return 0
 
 
@@ -195,28 +179,18 @@ async def _serve(
         election = _election(args, client)
         guard = Guard(client, options, may_judge=lambda: election.is_certain)
         runner = await serve(guard, listener, identity)
-        work = asyncio.create_task(_lead(election, guard))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, work.cancel)
         beside = [
             asyncio.create_task(_announce(args, guard, listener)),
             asyncio.create_task(_renew(identity)),
         ]
         try:
-            await work
-            return 0
-        except asyncio.CancelledError:
+            await until_stopped(_lead(election, guard))
             if not args.no_register:
-                print(
+                say(
                     "hint: the webhook stays in force, and nothing is allocated without a guard;"
-                    " `dray guard --unregister` removes it",
-                    file=sys.stderr,
+                    " `dray guard --unregister` removes it"
                 )
             return 0
-        except BaseExceptionGroup as group:
-            # For example: we may not list claims. The first one says enough.
-            first = _first(group)
-            raise (first if isinstance(first, ClientError) else group) from None
         finally:
             for task in beside:
                 task.cancel()
@@ -237,21 +211,14 @@ async def _lead(election: LeaderElection, guard: Guard) -> None:
         logging.getLogger("dray.guard").warning("the lease could not be renewed in time: standing by")
 
 
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def _election(args: argparse.Namespace, client: Client) -> LeaderElection:
     # An answer is taken for at most `timeout` by API servers, and not given later than `renew_deadline`
     # after the last renewal: together no longer than the lease.
     timeout = _answer_timeout(args)
-    return LeaderElection(
+    return make_election(
         client,
         CONFIGURATION,
-        f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}",
-        namespace=args.leader_namespace,
+        args.leader_namespace,
         lease_duration=args.lease,
         renew_deadline=args.lease - timeout,
         retry_period=min(2.0, args.lease / 6),
@@ -284,21 +251,12 @@ async def _announce(args: argparse.Namespace, guard: Guard, listener: socket.soc
         while True:
             if guard.phase is not last:
                 last = guard.phase
-                if args.output == "json":
-                    print(
-                        json.dumps(
-                            {
-                                "phase": last.name.lower(),
-                                "address": address,
-                                "is_ready": guard.is_judging.is_set(),
-                            }
-                        ),
-                        flush=True,
-                    )
+                is_ready = guard.is_judging.is_set()
+                if args.output == "json":  # one line each, for programs that follow
+                    report = {"phase": last.name.lower(), "address": address, "is_ready": is_ready}
+                    print(json.dumps(report), flush=True)
                 else:
-                    print(
-                        f"ready: judging at {address}" if guard.is_judging.is_set() else str(last), flush=True
-                    )
+                    print(f"ready: judging at {address}" if is_ready else str(last), flush=True)
             await asyncio.sleep(0.05)
 
 

@@ -4,73 +4,75 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import logging
 import os
-import signal
-import socket
-import sys
 from pathlib import Path
+
+from dray.cli.arguments import add_flags, port, whole_number
+from dray.cli.output import CommandError
+from dray.cli.services import log_to_stderr, until_stopped
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument("--kubeconfig", metavar="FILE", help="where the API server is (default: $KUBECONFIG)")
-    parser.add_argument(
-        "--name", default=socket.gethostname().lower(), help="name of the node (default: host name)"
+    add = parser.add_argument
+    add_flags(parser, "--kubeconfig", "--context")
+    add(
+        "--name",
+        metavar="NAME",
+        default=os.uname().nodename.lower(),
+        help="name of the node (default: this machine's host name)",
     )
-    parser.add_argument(
-        "--root", type=Path, default=Path("/var/lib/kubelet"), metavar="DIR", help="the node's directory"
+    add(
+        "--root",
+        type=Path,
+        default=Path("/var/lib/kubelet"),
+        metavar="DIR",
+        help="the node's directory (default: /var/lib/kubelet)",
     )
-    parser.add_argument(
-        "--runtime",
-        choices=("process", "runc", "none"),
-        default="process",
-        help="process: plain processes, NO isolation (default); runc: real containers, as root; none: states only",
+    add_flags(parser, "--runtime")
+    add(
+        "--address",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        help="address at which the API server reaches the node (default: 127.0.0.1)",
     )
-    parser.add_argument("--address", default="127.0.0.1", help="address that the API server can reach")
-    parser.add_argument("--port", type=int, default=0, help="port for logs and exec (default: any free one)")
-    parser.add_argument(
+    add("--port", type=port, default=0, metavar="N", help="port for logs and exec (default: any free port)")
+    add(
         "--client-ca",
         type=Path,
         metavar="FILE",
-        help="CA of the client certificates that callers of that port show; without it only bearer tokens count",
+        help="CA of the client certificates that callers of that port show; without it only bearer tokens are accepted",
     )
-    parser.add_argument(
+    add(
         "--cdi-dir",
         type=Path,
         action="append",
         metavar="DIR",
-        help="CDI directory, may be repeated (default: /etc/cdi, /var/run/cdi)",
+        help="CDI directory; repeatable (default: /etc/cdi and /var/run/cdi)",
     )
-    parser.add_argument(
+    add(
         "--images",
         type=Path,
         metavar="DIR",
         help="for runc: root filesystems and OCI image layouts by image name",
     )
-    parser.add_argument(
-        "--label", action="append", default=[], metavar="KEY=VALUE", help="label of the node, may be repeated"
+    add("--label", action="append", default=[], metavar="KEY=VALUE", help="label of the node; repeatable")
+    add(
+        "--max-pods", type=whole_number(0, 100_000), default=110, metavar="N", help="most pods (default: 110)"
     )
-    parser.add_argument("--max-pods", type=int, default=110, metavar="N")
-    parser.add_argument("-v", "--verbose", action="store_true", help="log more")
+    add_flags(parser, "--log-format", "--verbose")
 
 
 def run(args: argparse.Namespace) -> int:
     """Be a node until SIGTERM or SIGINT."""
-    from dray.client import Client, ClientError
+    from dray.client import Client
     from dray.node import Agent, AgentSettings
     from dray.node.cdi import DEFAULT_DIRS
 
-    logging.basicConfig(
-        level=logging.DEBUG if args.verbose else logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
-    bad = [label for label in args.label if "=" not in label]
-    if bad:
-        print(f"dray node: --label {bad[0]!r} is not KEY=VALUE", file=sys.stderr)
-        return 2
+    log_to_stderr(args)
+    for label in args.label:
+        if "=" not in label:
+            raise CommandError(f"--label {label!r} is not of the form KEY=VALUE")
     settings = AgentSettings(
         name=args.name,
         root=args.root.absolute(),
@@ -88,16 +90,10 @@ def run(args: argparse.Namespace) -> int:
     os.umask(0o077)
 
     async def main() -> None:
-        async with Client.connect(args.kubeconfig, user_agent="dray-node", connections=16) as client:
-            task = asyncio.create_task(Agent(client, settings).run())
-            for number in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        async with Client.connect(
+            args.kubeconfig, args.context, user_agent="dray-node", connections=16
+        ) as client:
+            await until_stopped(Agent(client, settings).run())
 
-    try:
-        asyncio.run(main())
-    except (ClientError, OSError) as error:
-        print(f"dray node: {error}", file=sys.stderr)
-        return 1
+    asyncio.run(main())
     return 0

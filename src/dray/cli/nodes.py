@@ -4,64 +4,55 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import logging
 import os
-import signal
-import socket
-import sys
 from pathlib import Path
 
-from dray.cli.output import CommandError, fail
-from dray.cli.whatif import parse_nodes
+from dray.cli.arguments import add_flags
+from dray.cli.output import CommandError
+from dray.cli.services import log_to_stderr, until_stopped
+from dray.sim.hardware import parse_hardware
+from dray.sim.snapshot import load_snapshot
+from dray.sim.twin import make_twin
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "--root", type=Path, required=True, metavar="DIR", help="one folder per node is made here"
+    add = parser.add_argument
+    add(
+        "--root",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the nodes' directory; each has a folder of its name in it",
     )
-    parser.add_argument(
+    add(
         "--credentials",
         type=Path,
         required=True,
         metavar="DIR",
-        help="node-NAME.kubeconfig and driver-NAME.kubeconfig",
+        help="folder with node-NAME.kubeconfig and driver-NAME.kubeconfig",
     )
-    parser.add_argument(
+    add(
         "--client-ca",
         type=Path,
         metavar="FILE",
         help="CA of the client certificates that callers of the nodes' ports show",
     )
-    parser.add_argument("--sim", action="append", default=[], metavar="PROFILE[:N]", help="simulated nodes")
-    parser.add_argument("--host", action="store_true", help="this machine too, with the hardware found")
-    parser.add_argument(
-        "--host-name", default=socket.gethostname().lower(), help="name of this machine's node"
-    )
-    parser.add_argument(
-        "--runtime", default="process", choices=("process", "runc", "none"), help="how containers run"
-    )
-    parser.add_argument("-v", "--verbose", action="store_true")
+    add_flags(parser, "--sim", "--from")
+    add("--host", action="store_true", help="also make this machine a node, with the hardware that is found")
+    add_flags(parser, "--host-name", "--runtime", "--log-format", "--verbose")
 
 
 def run(args: argparse.Namespace) -> int:
     """Be nodes until stopped."""
-    from dray.client import ClientError
-    from dray.sim.nodes import Places, host_nodes, planned_nodes
+    from dray.local.nodes import Places, host_nodes, planned_nodes
 
-    level = logging.DEBUG if args.verbose else logging.INFO
-    logging.basicConfig(
-        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
-    try:
-        plans = planned_nodes(
-            parse_nodes(args.sim), args.host_name if args.host else None, args.runtime, args.runtime
-        )
-        if not plans:
-            raise CommandError("no node to host", "give --sim PROFILE or --host")
-    except CommandError as error:
-        return fail("nodes", error)
+    log_to_stderr(args)
+    host = args.host_name if args.host else None
+    twin = make_twin(load_snapshot([args.snapshot])) if args.snapshot is not None else None
+    plans = planned_nodes(parse_hardware(args.sim), host, args.runtime, args.runtime, twin)
+    if not plans:
+        raise CommandError("no node to host", "give --sim PROFILE, --from SNAPSHOT or --host")
     places = Places(args.root.absolute(), args.credentials.absolute(), args.client_ca)
 
     # Everything that agent and drivers leave below the node's folder is for this user alone.
@@ -69,22 +60,13 @@ def run(args: argparse.Namespace) -> int:
 
     async def main() -> None:
         ready = asyncio.Semaphore(0)
-        task = asyncio.create_task(host_nodes(plans, places, ready))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        announced = asyncio.create_task(_announce(ready, len(plans)))
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        announced.cancel()
+        announcing = asyncio.create_task(_announce(ready, len(plans)))
+        try:
+            await until_stopped(host_nodes(plans, places, ready))
+        finally:
+            announcing.cancel()
 
-    try:
-        asyncio.run(main())
-    except ExceptionGroup as errors:
-        expected, unexpected = errors.split((ClientError, OSError))
-        if unexpected is not None or expected is None:
-            raise
-        print(f"dray nodes: {expected.exceptions[0]}", file=sys.stderr)
-        return 1
+    asyncio.run(main())
     return 0
 
 

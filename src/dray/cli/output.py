@@ -10,8 +10,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import yaml
-
 
 class CommandError(Exception):
     """A user error: shown as one line with a hint, never as a trace."""
@@ -22,34 +20,39 @@ class CommandError(Exception):
         self.code = code
 
 
-def add_output_flag(parser: argparse.ArgumentParser, *more: str) -> None:
-    """Add `--output`, with extra formats of the command."""
+def add_output_flag(parser: argparse.ArgumentParser, text: str = "table", *more: str) -> None:
+    """Add `--output`: the format for people first (`table` or `text`), then data."""
+    formats = dict.fromkeys((text, *more, "json", "yaml"))
     parser.add_argument(
-        "-o",
-        "--output",
-        choices=("table", *more, "json", "yaml"),
-        default="table",
-        help="how to print (default: table)",
+        "-o", "--output", choices=tuple(formats), default=text, help=f"output format (default: {text})"
     )
+
+
+def as_data(data: Any, output: str) -> str:
+    """Return data as JSON or YAML."""
+    if output == "yaml":
+        import yaml
+
+        return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
 def emit(data: Any, output: str) -> None:
     """Print data as JSON or YAML."""
-    if output == "yaml":
-        sys.stdout.write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
-    else:
-        json.dump(data, sys.stdout, indent=2, ensure_ascii=False)
-        sys.stdout.write("\n")
+    sys.stdout.write(as_data(data, output))
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, out: Any = None) -> None:
-    """Print aligned columns, the last one unpadded."""
-    out = out or sys.stdout
-    texts = [[str(cell) for cell in row] for row in rows]
-    widths = [max([len(header), *(len(row[index]) for row in texts)]) for index, header in enumerate(headers)]
-    for row in [list(headers), *texts]:
-        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
-        out.write("  ".join([*cells, row[-1]]).rstrip() + "\n")
+def as_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return aligned columns, the last one unpadded."""
+    lines = [list(headers), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    cells = [[*(c.ljust(width) for c, width in zip(line, widths, strict=True))] for line in lines]
+    return "".join("  ".join(line).rstrip() + "\n" for line in cells)
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print aligned columns."""
+    sys.stdout.write(as_table(headers, rows))
 
 
 def say(message: str) -> None:
@@ -57,17 +60,9 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def fail(_command: str, error: CommandError) -> int:
-    """Print a user error and return its exit code."""
-    say(f"error: {error}")
-    if error.hint:
-        say(f"hint: {error.hint}")
-    return error.code
-
-
 def read_stdin() -> bytes:
     """Return standard input, as far as files may be long; raises OSError."""
-    from dray.client.files import MOST_BYTES
+    from dray.client.bounded_files import MOST_BYTES
 
     stream = getattr(sys.stdin, "buffer", None)
     content: bytes = stream.read(MOST_BYTES + 1) if stream is not None else sys.stdin.read().encode()
@@ -78,14 +73,14 @@ def read_stdin() -> bytes:
 
 def stdin_lines() -> Iterator[str]:
     """Yield the lines of standard input as they come; raises OSError and UnicodeDecodeError."""
-    from dray.client.files import bounded_lines
+    from dray.client.bounded_files import bounded_lines
 
     stream = getattr(sys.stdin, "buffer", None)
     return bounded_lines(stream, "standard input") if stream is not None else iter(sys.stdin)
 
 
 def use_colour(stream: Any = None) -> bool:
-    """Say whether to colour: on a terminal, unless NO_COLOR is set."""
+    """Return whether to use colours: on a terminal, unless NO_COLOR is set."""
     stream = stream or sys.stdout
     return stream.isatty() and "NO_COLOR" not in os.environ
 

@@ -22,13 +22,13 @@ from typing import Any
 
 import msgspec
 
-from dray.allocator import AllocationError, Plan, Policy, Unsatisfied, World, policy_named
+from dray.allocator import AllocationError, Allocator, Plan, Policy, Unsatisfied, policy_named
 from dray.allocator.cases import Case, CaseError, add_rest, add_slices, features_of, read_case
 from dray.api.parsing import ParseError, load_json
 from dray.api.resource import ResourceClaim, ResourceSlice
 from dray.api.yaml_text import load_documents
-from dray.cli.output import stdin_lines
-from dray.client.files import bounded_lines, open_file
+from dray.cli.output import say, stdin_lines
+from dray.client.bounded_files import bounded_lines, open_file
 
 _LARGE = 100  # slices
 
@@ -47,10 +47,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("files", nargs="*", metavar="FILE", help="cases; - or nothing means standard input")
-    parser.add_argument("--explain", action="store_true", help="print for people instead of JSON lines")
     parser.add_argument(
-        "--no-reasons", action="store_true", help="leave the reasons of refusals out (faster for many nodes)"
+        "files", nargs="*", metavar="FILE", help="files with cases; - or none: standard input"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("json", "text"),
+        default="json",
+        help="output format (default: json, one line per case)",
+    )
+    parser.add_argument(
+        "--explain", dest="output", action="store_const", const="text", help="the same as -o text"
+    )
+    parser.add_argument(
+        "--no-reasons", action="store_true", help="leave out why claims do not fit (faster for many nodes)"
     )
 
 
@@ -62,11 +73,11 @@ def run(args: argparse.Namespace) -> int:
         if isinstance(document, CaseError):
             answer = Answer(error=str(document))
         else:
-            answer = bench.answer(document, with_reasons=args.explain or not args.no_reasons)
+            answer = bench.answer(document, with_reasons=args.output == "text" or not args.no_reasons)
         if answer.error is not None:
             exit_code = 2
-            sys.stderr.write(f"dray plan: {place}: {answer.error}\n")
-        if args.explain:
+            say(f"error: {place}: {answer.error}")
+        if args.output == "text":
             sys.stdout.write(answer.for_people())
         else:
             sys.stdout.write(msgspec.json.encode(answer.fields()).decode() + "\n")
@@ -98,37 +109,27 @@ def _documents(files: Iterable[str]) -> Iterator[tuple[str, dict[str, Any] | Cas
 
 def _read(stream: Iterator[str], name: str) -> Iterator[tuple[str, dict[str, Any] | CaseError]]:
     """Read JSON lines as they come, anything else as YAML documents."""
-    for number, line in enumerate(stream, start=1):
+    lines: Iterator[tuple[int, str]] = enumerate(stream, start=1)
+    may_be_yaml = True
+    while (entry := next(lines, None)) is not None:
+        number, line = entry
         if not line.strip():
             continue
-        if not line.lstrip().startswith("{"):
+        if may_be_yaml and not line.lstrip().startswith("{"):
             yield from _read_yaml(line + "".join(stream), name)
             return
         place = f"{name}, line {number}"
         try:
             yield place, _mapping(load_json(line))
         except ParseError as error:
-            if not line.rstrip().endswith("}"):
-                rest = list(stream)
-                if not any(other.startswith("{") for other in rest):
+            if may_be_yaml and not line.rstrip().endswith("}"):
+                rest = list(lines)
+                if not any(other.startswith("{") for _, other in rest):
                     # One JSON object over many lines: YAML reads that as well.
-                    yield from _read_yaml(line + "".join(rest), name)
+                    yield from _read_yaml(line + "".join(other for _, other in rest), name)
                     return
-                yield place, CaseError(f"not JSON: {error}")
-                yield from _read_lines(rest, name, number + 1)
-                return
+                lines, may_be_yaml = iter(rest), False
             yield place, CaseError(f"not JSON: {error}")
-
-
-def _read_lines(
-    lines: Iterable[str], name: str, first: int
-) -> Iterator[tuple[str, dict[str, Any] | CaseError]]:
-    for number, line in enumerate(lines, start=first):
-        if line.strip():
-            try:
-                yield f"{name}, line {number}", _mapping(load_json(line))
-            except ParseError as error:
-                yield f"{name}, line {number}", CaseError(f"not JSON: {error}")
 
 
 def _read_yaml(text: str, name: str) -> Iterator[tuple[str, dict[str, Any] | CaseError]]:
@@ -228,7 +229,7 @@ class Bench:
     """Answers cases one after the other, keeping the hardware where asked to."""
 
     def __init__(self) -> None:
-        self._world: World | None = None
+        self._allocator: Allocator | None = None
         self._slices: list[ResourceSlice] = []
         self._release: Callable[[], None] = lambda: None
 
@@ -238,47 +239,47 @@ class Bench:
         try:
             case = read_case(document)
             policy = policy_named(case.policy) if case.policy else None
-            world = self._prepare(case, keeps_features="features" not in document)
+            allocator = self._prepare(case, keeps_features="features" not in document)
         except ValueError as error:
             return Answer(name, error=str(error))
-        nodes = [node.metadata.name for node in case.all_nodes()] or list(world.nodes)
+        nodes = [node.metadata.name for node in case.all_nodes()] or list(allocator.nodes)
         if not nodes:
             return Answer(name, error="the case names no node; give `node` or `nodes`")
         return _ask(
-            Answer(name), world, case.claims or [], nodes, case.first, policy, with_reasons=with_reasons
+            Answer(name), allocator, case.claims or [], nodes, case.first, policy, with_reasons=with_reasons
         )
 
-    def _prepare(self, case: Case, *, keeps_features: bool) -> World:
+    def _prepare(self, case: Case, *, keeps_features: bool) -> Allocator:
         if case.slices == "same":
-            if self._world is None:
+            if self._allocator is None:
                 raise CaseError('slices are "same", but no case before this one could be read')
-            if not keeps_features and features_of(case.features) != self._world.features:
+            if not keeps_features and features_of(case.features) != self._allocator.features:
                 same = msgspec.structs.replace(case, slices=self._slices)
-                return self._load(same, list(self._world.classes.values()))
+                return self._load(same, list(self._allocator.classes.values()))
             self._release()
-            self._release = add_rest(self._world, case)
-            return self._world
+            self._release = add_rest(self._allocator, case)
+            return self._allocator
         return self._load(case, [])
 
-    def _load(self, case: Case, classes: list[Any]) -> World:
-        world = World(features_of(case.features), new_share_id=lambda: str(uuid.uuid4()))
+    def _load(self, case: Case, classes: list[Any]) -> Allocator:
+        allocator = Allocator(features_of(case.features), new_share_id=lambda: str(uuid.uuid4()))
         if isinstance(case.slices, str):
             raise CaseError(f'slices must be a list of ResourceSlices or "same", not {case.slices!r}')
         for device_class in classes:
-            world.set_class(device_class)
-        add_slices(world, case)
-        self._release = add_rest(world, case)
-        self._world, self._slices = world, case.slices or []
+            allocator.set_class(device_class)
+        add_slices(allocator, case)
+        self._release = add_rest(allocator, case)
+        self._allocator, self._slices = allocator, case.slices or []
         if len(self._slices) > _LARGE:
             # What is loaded stays; the collector need not visit it for every case.
             gc.collect()
             gc.freeze()
-        return world
+        return allocator
 
 
 def _ask(
     answer: Answer,
-    world: World,
+    allocator: Allocator,
     claims: list[ResourceClaim],
     nodes: list[str],
     first: int | None,
@@ -289,11 +290,11 @@ def _ask(
     started = time.perf_counter()
     answers: list[tuple[str, Plan | Unsatisfied | AllocationError]] = []
     try:
-        found = world.plan_nodes(claims, nodes, first=None if policy else first, policy=policy)
+        found = allocator.plan_nodes(claims, nodes, first=None if policy else first, policy=policy)
     except AllocationError:
         # Some node ends the attempt with an error: say on which nodes.
         for node in nodes:
-            answers.append((node, _ask_node(world, node, claims)))
+            answers.append((node, _ask_node(allocator, node, claims)))
             if first is not None and sum(isinstance(a, Plan) for _, a in answers) >= first:
                 break
     else:
@@ -312,9 +313,11 @@ def _ask(
     return answer
 
 
-def _ask_node(world: World, node: str, claims: list[ResourceClaim]) -> Plan | Unsatisfied | AllocationError:
+def _ask_node(
+    allocator: Allocator, node: str, claims: list[ResourceClaim]
+) -> Plan | Unsatisfied | AllocationError:
     try:
-        return world.plan(node, claims)
+        return allocator.plan(node, claims)
     except AllocationError as error:
         return error
 

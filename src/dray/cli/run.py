@@ -1,75 +1,85 @@
 """`dray run`: a command with devices, in one line: claim, pod, logs, exit code.
 
-Works on any cluster that serves resource.k8s.io/v1. The pod is created first and the
-claim second, owned by the pod; the scheduler waits for it. Whatever happens after that
-(the command ends, Ctrl-C, an error), the pod is deleted, and the claim with it.
+Works on any cluster that serves resource.k8s.io/v1. The pod is created first and the claim second, owned by the
+pod; the scheduler waits for it. Whatever happens after that (the command ends, Ctrl-C, an error), the pod is
+deleted, and the claim with it.
+
+Where nodes run commands as processes (`dray up` without runc), the job gets the caller's directory and environment
+and can be used like the command itself. Elsewhere it runs in the image, with what `--workdir` and `--env` say.
+Ctrl-C asks the job to stop (SIGTERM, and SIGKILL after its grace period); a second Ctrl-C ends it at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import difflib
+import os
 import re
 import secrets
 import signal
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dray.api.json_types import JsonObject
 from dray.api.quantity import QuantityError, parse_quantity
-from dray.cli.arguments import seconds
-from dray.cli.output import CommandError, say
-from dray.sim.launching import (
-    DeviceWish,
+from dray.cli.arguments import add_flags, did_you_mean, seconds
+from dray.cli.following import follow, pod_states
+from dray.cli.interactive import check_terminal, run_at_terminal
+from dray.cli.job_flags import (
+    ARRAY_VARIABLE,
+    add_job_flags,
+    array_range,
+    environment,
+    resources,
+    working_directory,
+)
+from dray.cli.output import CommandError, plural, say
+from dray.workbench.run_manifests import (
+    DeviceFlags,
+    Job,
     claim_manifest,
     claim_spec,
     driver_of,
     exit_code_of,
-    is_started,
     pod_manifest,
-    trouble_of,
 )
 
 if TYPE_CHECKING:
     from dray.client import ApiError, Client
 
-
-EXPLAIN_AFTER = 2.0  # seconds without a node, before we say why
-TIMED_OUT = 124  # as timeout(1)
-NOT_STARTED = 127  # as a shell says of a command that cannot be run
-HOPELESS = frozenset({"RunContainerError", "CreateContainerError", "InvalidImageName", "StartError"})
 DEFAULT_IMAGE = "busybox"
+INTERRUPTED = 130  # as shells say of a command that Ctrl-C ended
+_AT_ONCE = 1  # second; `kubectl delete --now` says the same
+_PROCESS_RUNTIME = "process://"
 
 
 class _Device(argparse.Action):
-    """`--device` begins a wish; `--count`, `--min`, `--where` and `--capacity` refine the latest."""
+    """`--device` begins a request; `--count`, `--min`, `--where` and `--capacity` refine the latest."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, args: argparse.Namespace, values: Any, flag: str | None = None
     ) -> None:
-        wishes: list[DeviceWish] = args.devices
+        requests: list[DeviceFlags] = args.devices
         if flag == "--device":
-            args.devices = [*wishes, DeviceWish(values)]
+            args.devices = [*requests, DeviceFlags(values)]
             return
-        if not wishes:
+        if not requests:
             parser.error(f"{flag} belongs to a device: put it after --device CLASS")
-        wish = wishes[-1]
+        request = requests[-1]
         try:
-            _refine(wish, str(flag), values)
+            _refine(request, str(flag), values)
         except ValueError as error:
             parser.error(f"{flag} {values}: {error}")
 
 
-def _refine(wish: DeviceWish, flag: str, value: str) -> None:
+def _refine(request: DeviceFlags, flag: str, value: str) -> None:
     if flag == "--count":
         if value != "all" and not re.fullmatch(r"[1-9][0-9]{0,5}", value):
             raise ValueError("must be a number from 1, or all")
-        wish.count = 0 if value == "all" else int(value)
+        request.count = 0 if value == "all" else int(value)
     elif flag == "--where":
-        wish.wheres.append(value)
+        request.wheres.append(value)
     else:
         name, equals, amount = value.partition("=")
         if not equals or not name:
@@ -77,86 +87,99 @@ def _refine(wish: DeviceWish, flag: str, value: str) -> None:
         try:
             parse_quantity(amount)
         except QuantityError:
-            raise ValueError(f"{amount!r} is no quantity such as 40Gi") from None
+            raise ValueError(f"{amount!r} is not a quantity such as 40Gi") from None
         if flag == "--min":
-            wish.minimums.append((name, amount))
+            request.minimums.append((name, amount))
         else:
-            wish.capacity[name] = amount
+            request.capacity[name] = amount
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+def add_device_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that ask for devices."""
+    add = parser.add_argument
     parser.set_defaults(devices=[])
-    parser.add_argument(
-        "--device", action=_Device, metavar="CLASS", help="device class; may be given more than once"
-    )
-    parser.add_argument("--count", action=_Device, metavar="N", help="how many of the device, or `all`")
-    parser.add_argument(
+    add("--device", action=_Device, metavar="CLASS", help="ask for a device of this class; repeatable")
+    add("--count", action=_Device, metavar="N", help="how many of that device, or `all` (default: 1)")
+    add(
         "--min", action=_Device, metavar="NAME=AMOUNT", help="at least this capacity, for example memory=40Gi"
     )
-    parser.add_argument(
-        "--where", action=_Device, metavar="CEL", help="a selector that the device must match"
-    )
-    parser.add_argument(
+    add("--where", action=_Device, metavar="CEL", help="a CEL selector that the device must match")
+    add(
         "--capacity",
         action=_Device,
         metavar="NAME=AMOUNT",
         help="take only this much of a device that is shared",
     )
-    parser.add_argument(
+    add(
         "--same",
         action="append",
         default=[],
         metavar="ATTRIBUTE",
-        help="all devices share one value of it, for example pcieRoot",
+        help="all devices must have the same value of it, for example pcieRoot; repeatable",
     )
-    parser.add_argument("--image", default=DEFAULT_IMAGE, help=f"container image (default: {DEFAULT_IMAGE})")
-    parser.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="environment of the command"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add_device_flags(parser)
+    add("--image", metavar="IMAGE", default=DEFAULT_IMAGE, help=f"container image (default: {DEFAULT_IMAGE})")
+    add_job_flags(parser)
+    add("--name", metavar="NAME", help="name of the pod and of the claim (default: run- and six characters)")
+    add(
+        "--array",
+        type=array_range,
+        metavar="FROM-TO",
+        help=f"start one job for each number, which it finds in ${ARRAY_VARIABLE}; their output is in `dray logs`",
     )
-    parser.add_argument("--name", help="name of the pod and the claim (default: run- and a few letters)")
-    parser.add_argument("-n", "--namespace", help="namespace (default: the kubeconfig's)")
-    parser.add_argument("--detach", action="store_true", help="start it and return; nothing is deleted")
-    parser.add_argument("--keep", action="store_true", help="do not delete pod and claim at the end")
-    parser.add_argument(
+    add("--after", metavar="JOB", default="", help="begin when this job has ended, however it ended")
+    add("-i", "--stdin", action="store_true", help="pass on standard input")
+    add("-t", "--tty", action="store_true", help="give the command a terminal")
+    add("--detach", action="store_true", help="start it and return; nothing is deleted")
+    add("--keep", action="store_true", help="do not delete pod and claim at the end")
+    add(
         "--timeout",
         type=seconds(),
         default=0.0,
         metavar="SECONDS",
-        help="give up when it has not started by then",
+        help="give up when it has not started by then (default: wait forever)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the manifests and create nothing")
-    parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="the cluster (default: $KUBECONFIG, ~/.kube/config)"
-    )
-    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
-    parser.add_argument("words", nargs="*", metavar="CMD", help="the command, after --")
+    add("--dry-run", action="store_true", help="print the manifests and create nothing")
+    add_flags(parser, "--namespace", "--kubeconfig", "--context")
+    add("words", nargs="*", metavar="CMD", help="the command, after --")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run; the exit code is the command's, 124 after a timeout, 127 if it cannot start, 2 for bad input."""
-    from dray.client import ApiError
-
-    if not args.devices:
-        raise CommandError(
-            "no device wanted",
-            "dray run --device gpu.nvidia.com -- nvidia-smi; `dray get devices` lists them",
-        )
     if not args.words and args.image == DEFAULT_IMAGE:
         raise CommandError("no command", "put it after --, for example: -- nvidia-smi")
-    _check_wheres(args.devices)
+    return start(args)
+
+
+def start(args: argparse.Namespace) -> int:
+    """Start what the flags describe, and see it through."""
+    from dray.client import ApiError
+
+    if args.same and not args.devices:
+        raise CommandError("--same belongs to devices", "ask for them with --device CLASS")
+    if (args.stdin or args.tty) and (args.detach or args.keep or args.array is not None):
+        raise CommandError("-i and -t go without --detach, --keep and --array")
+    check_terminal(with_tty=args.tty)
+    check_wheres(args.devices)
     try:
         return asyncio.run(_run(args))
     except ApiError as error:
         advice = _advice(error)
         if not advice:
             raise
-        raise CommandError(f"the server refuses: {error}", advice, code=1) from error
+        raise CommandError(f"the server refused: {error}", advice, code=1) from error
 
 
 def _advice(error: ApiError) -> str:
     """Return what to do about a refusal."""
     text = str(error)
+    if "no PriorityClass" in text or "priorityclass" in text.lower():
+        return "`dray up` has the classes dray-low and dray-high; on other clusters an administrator creates them"
     if "namespaces" in text and "not found" in text:
         return "kubectl create namespace makes one; -n names another"
     return (
@@ -166,25 +189,16 @@ def _advice(error: ApiError) -> str:
     )
 
 
-def _check_wheres(wishes: list[DeviceWish]) -> None:
+def check_wheres(requests: list[DeviceFlags]) -> None:
+    """Refuse selectors that do not compile."""
     from dray.api.features import Features
-    from dray.sim.linting.selectors import check_selector
+    from dray.workbench.lint.selectors import check_selector
 
-    for wish in wishes:
-        for expression in wish.wheres:
+    for request in requests:
+        for expression in request.wheres:
             problems, program = check_selector(expression, "--where", Features.default())
             if program is None:
                 raise CommandError(f"--where: {problems[0].message}", problems[0].hint)
-
-
-def _environment(texts: list[str]) -> JsonObject:
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise CommandError(f"--env {text!r} is not of the form NAME=VALUE")
-        found[name] = value
-    return found
 
 
 async def _run(args: argparse.Namespace) -> int:
@@ -192,194 +206,193 @@ async def _run(args: argparse.Namespace) -> int:
 
     async with connect(args.kubeconfig, args.context) as client:
         namespace = args.namespace or client.namespace
-        name = args.name or f"run-{secrets.token_hex(3)}"
         drivers = await _drivers(client, args.devices)
-        spec = claim_spec(args.devices, drivers, args.same)
-        pod = pod_manifest(name, namespace, args.image, args.words, _environment(args.env))
+        spec = claim_spec(args.devices, drivers, args.same) if args.devices else None
+        first = await make_job(client, args, namespace)
+        jobs = [first]
+        if args.array is not None:
+            jobs = [
+                replace(
+                    first,
+                    name=f"{first.name}-{number}",
+                    environment={**first.environment, ARRAY_VARIABLE: str(number)},
+                )
+                for number in args.array
+            ]
         if args.dry_run:
-            from dray.cli.convert import dump
-
-            print(f"{dump(claim_manifest(name, namespace, spec))}---\n{dump(pod)}", end="")
+            _print_manifests(jobs, spec)
             return 0
-        return await _create_and_follow(client, args, pod, spec)
+        if args.stdin or args.tty:
+            return await run_at_terminal(
+                client, first, spec, with_stdin=args.stdin, with_tty=args.tty, timeout=args.timeout
+            )
+        if args.array is None:
+            return await _create_and_follow(client, args, jobs[0], spec)
+        return await _run_array(client, args, jobs, spec)
 
 
-async def _drivers(client: Client, wishes: list[DeviceWish]) -> list[str]:
-    """Return the driver of each wanted class; a class that does not exist is an error with its neighbours."""
+async def make_job(client: Client, args: argparse.Namespace, namespace: str) -> Job:
+    """Return the job that the flags describe, for the way in which this cluster runs commands."""
+    inherits = args.image == DEFAULT_IMAGE and await runs_processes(client)
+    return Job(
+        name=args.name or f"run-{secrets.token_hex(3)}",
+        namespace=namespace,
+        image=args.image,
+        command=tuple(args.words),
+        environment=environment(args, os.environ, inherits=inherits),
+        working_directory=working_directory(args, inherits=inherits),
+        resources=resources(args),
+        seconds=args.time,
+        priority=args.priority,
+        after=args.after,
+        has_private_tmp=args.private_tmp,
+        has_devices=bool(args.devices),
+    )
+
+
+async def runs_processes(client: Client) -> bool:
+    """Return whether the nodes run commands as processes of their machine, without an image."""
+    from dray.client import Forbidden
+    from dray.client.resources import NODES
+
+    try:
+        nodes = (await client.list(NODES)).items
+    except Forbidden:
+        return False
+    runtimes = [
+        str(((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion", ""))
+        for node in nodes
+    ]
+    return bool(runtimes) and all(runtime.startswith(_PROCESS_RUNTIME) for runtime in runtimes)
+
+
+def _print_manifests(jobs: Sequence[Job], spec: JsonObject | None) -> None:
+    from dray.workbench.conversion.yaml_texts import as_yaml
+
+    made = []
+    for job in jobs:
+        made += [claim_manifest(job.name, job.namespace, spec)] if spec is not None else []
+        made.append(pod_manifest(job))
+    print("---\n".join(as_yaml(obj) for obj in made), end="")
+
+
+async def _drivers(client: Client, requests: list[DeviceFlags]) -> list[str]:
+    """Return the driver of each wanted class; a class that does not exist is an error with the nearest name."""
     from dray.client.resources import DEVICE_CLASSES
 
+    if not requests:
+        return []
     found = {item["metadata"]["name"]: item for item in (await client.list(DEVICE_CLASSES)).items}
-    for wish in wishes:
-        if wish.class_name not in found:
-            near = difflib.get_close_matches(wish.class_name, found, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else f"classes: {', '.join(sorted(found)) or 'none'}"
-            raise CommandError(f"there is no device class {wish.class_name!r}", hint)
-    return [driver_of(found[wish.class_name]) for wish in wishes]
+    for request in requests:
+        if request.class_name not in found:
+            raise CommandError(
+                f"there is no device class {request.class_name!r}",
+                did_you_mean(request.class_name, found, "classes"),
+            )
+    return [driver_of(found[request.class_name]) for request in requests]
 
 
-async def _create_and_follow(
-    client: Client, args: argparse.Namespace, pod: JsonObject, spec: JsonObject
-) -> int:
+async def create_job(client: Client, job: Job, spec: JsonObject | None) -> None:
+    """Create the pod and its claim, or neither."""
     from dray.client import AlreadyExists, ApiError
     from dray.client.resources import CLAIMS, PODS
 
-    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
     try:
-        created = await client.create(PODS, pod, namespace)
+        created = await client.create(PODS, pod_manifest(job), job.namespace)
     except AlreadyExists:
-        raise CommandError(f"pod {namespace}/{name} exists already", "choose another --name") from None
-    keeps = args.keep or args.detach
+        raise CommandError(
+            f"job {job.namespace}/{job.name} exists already", "choose another --name"
+        ) from None
+    if spec is None:
+        return
+    claim = claim_manifest(job.name, job.namespace, spec, created["metadata"]["uid"])
     try:
-        try:
-            await client.create(
-                CLAIMS, claim_manifest(name, namespace, spec, created["metadata"]["uid"]), namespace
-            )
-        except ApiError as error:
-            keeps = False
-            raise CommandError(f"the claim is refused: {error}", code=1) from error
-        if args.detach:
-            say(f"started pod {namespace}/{name} with claim {name}; `kubectl delete pod {name}` deletes both")
-            print(name)
-            return 0
-        return await _follow_until_stopped(client, args, created)
+        await client.create(CLAIMS, claim, job.namespace)
+    except ApiError as error:
+        await delete_job(client, job)
+        raise CommandError(f"the server refused the claim: {error}", code=1) from error
+
+
+async def _create_and_follow(
+    client: Client, args: argparse.Namespace, job: Job, spec: JsonObject | None
+) -> int:
+    await create_job(client, job, spec)
+    if args.detach:
+        say(f"started job {job.namespace}/{job.name}; `dray logs {job.name}`, `dray stop {job.name}`")
+        print(job.name)
+        return 0
+    try:
+        return await follow_until_stopped(client, job, args.timeout)
     finally:
-        if not keeps:
-            await _clean_up(client, namespace, name)
-        elif not args.detach:
-            say(f"kept pod {namespace}/{name}; `kubectl delete pod {name}` deletes it and its claim")
+        if args.keep:
+            say(f"kept job {job.namespace}/{job.name}; `dray stop {job.name}` deletes it and its claim")
+        else:
+            await delete_job(client, job)
 
 
-async def _follow_until_stopped(client: Client, args: argparse.Namespace, pod: JsonObject) -> int:
-    following = asyncio.create_task(_follow(client, args, pod))
+async def _run_array(
+    client: Client, args: argparse.Namespace, jobs: Sequence[Job], spec: JsonObject | None
+) -> int:
+    """Start all, and wait until all have ended; the exit code is the highest. Jobs and their logs are kept."""
+    for job in jobs:
+        await create_job(client, job, spec)
+    say(f"started {plural(len(jobs), 'job')}: {jobs[0].name} to {jobs[-1].name}")
+    if args.detach:
+        print("\n".join(job.name for job in jobs))
+        return 0
+    codes = await asyncio.gather(*(_exit_code(client, job) for job in jobs))
+    failed = [job.name for job, code in zip(jobs, codes, strict=True) if code]
+    if failed:
+        say(f"{plural(len(failed), 'job')} failed: {', '.join(failed[:20])}")
+    return max(codes)
+
+
+async def _exit_code(client: Client, job: Job) -> int:
+    async for pod in pod_states(client, job.namespace, job.name):
+        code = exit_code_of(pod)
+        if code is not None:
+            return code
+    return 1
+
+
+async def follow_until_stopped(client: Client, job: Job, timeout: float) -> int:
+    """Follow a job; Ctrl-C stops it, a second Ctrl-C ends it at once."""
+    following = asyncio.create_task(follow(client, job.namespace, job.name, timeout))
+    stopping: list[asyncio.Task[None]] = []
+
+    def stop() -> None:
+        if stopping:
+            say("ending it at once")
+        else:
+            say("stopping the job; Ctrl-C again ends it at once")
+        stopping.append(asyncio.create_task(delete_job(client, job, _AT_ONCE if stopping else None)))
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, following.cancel)
+        loop.add_signal_handler(number, stop)
     try:
-        return await following
-    except asyncio.CancelledError:
-        say("stopped; deleting the pod")
-        return 130
+        code = await following
+    except CommandError:
+        if not stopping:
+            raise
+        code = INTERRUPTED  # it is gone, as was asked for
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+        await asyncio.gather(*stopping)
+    return INTERRUPTED if stopping else code
 
 
-async def _follow(client: Client, args: argparse.Namespace, pod: JsonObject) -> int:
-    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-    explaining = asyncio.create_task(_explain_later(client, namespace, name))
-    printing: asyncio.Task[None] | None = None
-    told = ""
-    try:
-        async with asyncio.timeout(args.timeout or None) as limit:
-            async for pod in _states(client, namespace, name):
-                if (pod.get("spec") or {}).get("nodeName"):
-                    explaining.cancel()
-                trouble = trouble_of(pod)
-                if trouble and trouble != told:
-                    say(f"not started: {trouble}")
-                    told = trouble
-                    if trouble.partition(":")[0] in HOPELESS:
-                        return NOT_STARTED
-                if printing is None and is_started(pod):
-                    limit.reschedule(None)
-                    printing = asyncio.create_task(_print_log(client, namespace, name))
-                code = exit_code_of(pod)
-                if code is not None:
-                    if printing is not None:
-                        await printing
-                    else:
-                        say((pod.get("status") or {}).get("message") or "the pod failed before it started")
-                    return code
-        raise CommandError(f"pod {namespace}/{name} was deleted by somebody else", code=1)
-    except TimeoutError:
-        if not explaining.done():
-            explaining.cancel()
-            await _explain(client, namespace, name)
-        raise CommandError(f"not started after {args.timeout:g} s", code=TIMED_OUT) from None
-    finally:
-        for task in (explaining, printing):
-            if task is not None:
-                task.cancel()
-        await asyncio.gather(*(task for task in (explaining, printing) if task), return_exceptions=True)
-
-
-async def _states(client: Client, namespace: str, name: str) -> AsyncIterator[JsonObject]:
-    """Yield the pod as it is now and after every change, until it is gone."""
-    from dray.client import Gone, NotFound, TransportError
-    from dray.client.resources import PODS
-
-    while True:
-        try:
-            pod = await client.get(PODS, name, namespace)
-        except NotFound:
-            return
-        yield pod
-        selector = f"metadata.name={name}"
-        revision = pod["metadata"]["resourceVersion"]
-        with contextlib.suppress(Gone, TransportError):
-            async for event in client.watch(
-                PODS, namespace, fieldSelector=selector, resourceVersion=revision
-            ):
-                if event.type == "DELETED":
-                    return
-                yield event.object
-        await asyncio.sleep(0.2)
-
-
-async def _explain_later(client: Client, namespace: str, name: str) -> None:
-    await asyncio.sleep(EXPLAIN_AFTER)
-    await _explain(client, namespace, name)
-
-
-async def _explain(client: Client, namespace: str, name: str) -> None:
-    """Say once why the pod has no devices yet."""
-    from dray.cli.explain import explain
-    from dray.client import ClientError
-    from dray.sim.snapshot import SnapshotError, capture
-
-    try:
-        story = explain(await capture(client), "pod", f"{namespace}/{name}")
-    except (SnapshotError, ClientError, CommandError) as error:
-        say(f"waiting for devices ({error})")
-        return
-    say("waiting for devices:")
-    for line in story["lines"]:
-        say(f"  {line}")
-
-
-async def _print_log(client: Client, namespace: str, name: str) -> None:
-    """Copy the command's output to ours, as it comes."""
-    from dray.client import ApiError, Request
-    from dray.client.resources import PODS
-
-    target = f"{PODS.path(namespace, name, 'log')}?follow=true&container=main"
-    for attempt in range(5):
-        response = await client.transport.send(Request("GET", target, stream=True, timeout=None))
-        if response.status < 300 and response.pieces is not None:
-            break
-        # The node may report the start a moment before it can be asked for the log.
-        await asyncio.sleep(0.1 * 2**attempt)
-    else:
-        say(f"the log cannot be read: {response.status} {response.body.decode('utf-8', 'replace')[:200]}")
-        return
-    try:
-        async for piece in response.pieces:
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
-    except ApiError as error:
-        say(f"the log was cut off: {error}")
-    finally:
-        await response.close()
-
-
-async def _clean_up(client: Client, namespace: str, name: str) -> None:
+async def delete_job(client: Client, job: Job, grace_seconds: int | None = None) -> None:
+    """Delete the pod and its claim; what is gone already is no error."""
     from dray.client import ClientError, NotFound
     from dray.client.resources import CLAIMS, PODS
 
-    for resource in (PODS, CLAIMS):
+    # The claim goes with the pod that owns it; it is named here for a pod that never was.
+    for resource in (PODS, CLAIMS) if job.has_devices else (PODS,):
         try:
-            await client.delete(resource, name, namespace)
+            await client.delete(resource, job.name, job.namespace, grace_seconds=grace_seconds)
         except NotFound:
             continue
         except ClientError as error:
-            say(f"{resource.kind} {namespace}/{name} could not be deleted: {error}")
+            say(f"{resource.kind} {job.namespace}/{job.name} could not be deleted: {error}")

@@ -4,120 +4,127 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import gc
 import logging
-import os
-import signal
-import socket
-import sys
-import uuid
 
-from dray.allocator import POLICIES
-from dray.api.features import KNOWN_GATES, Features
-from dray.cli.arguments import seconds, whole_number
+from dray.cli.added_affinity import load_added_affinity
+from dray.cli.arguments import add_flags, parse_gates, seconds, whole_number
 from dray.cli.output import CommandError
-from dray.client import Client, ClientError, LeaderElection
-from dray.control.scheduling import TOPOLOGY, SchedulerOptions, SchedulingLoop
+from dray.cli.policies import load_policy
+from dray.cli.services import log_to_stderr, make_election, until_stopped
+from dray.client import Client, LeaderElection
+from dray.control.scheduling import SchedulerOptions, SchedulingLoop
 from dray.control.scheduling.probes import serve_probes
+from dray.host.garbage import collect_in_small_steps
+
+# Seconds. A standby sees the last renewal after a retry period at most, waits for the lease to run out, and looks
+# once every retry period: it leads at most 13 seconds after its predecessor died.
+_LEASE = 10.0
+_RENEW_DEADLINE = 7.0
+_RETRY_PERIOD = 1.5
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     add = parser.add_argument
-    add("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, in-cluster, ~/.kube/config")
-    add("--context", metavar="NAME", help="context of the kubeconfig (default: its current one)")
-    add("--name", default="dray", help="schedule pods with this spec.schedulerName (default: dray)")
+    add_flags(parser, "--kubeconfig", "--context")
     add(
-        "--policy",
-        default="",
-        choices=list(dict.fromkeys(["", *POLICIES, TOPOLOGY])),
-        help="choose nodes and devices by this policy",
+        "--name",
+        metavar="NAME",
+        default="dray",
+        help="schedule pods with this spec.schedulerName (default: dray)",
     )
-    add("--feature-gates", metavar="NAME=true,…", default="", help="switch features as on kube-scheduler")
+    add_flags(
+        parser, "--policy", help="how to choose among nodes and devices (default: as kube-scheduler does)"
+    )
+    add_flags(parser, "--feature-gates")
     add(
         "--commits",
         type=whole_number(1, 1000),
         default=16,
         metavar="N",
-        help="pods written at the same time (default: 16)",
+        help="how many pods are written at the same time (default: 16)",
     )
     add(
         "--binding-timeout",
         type=seconds(),
         default=600.0,
         metavar="SECONDS",
-        help="wait for binding conditions",
+        help="how long to wait for binding conditions (default: 600)",
     )
     add(
         "--filter-timeout",
         type=seconds(),
         default=5.0,
         metavar="SECONDS",
-        help="longest search for devices of one pod; 0 is no limit (default: 5)",
+        help="longest search for the devices of one pod; 0: no limit (default: 5)",
     )
-    add("--no-preemption", action="store_true", help="never evict pods to make room")
+    add(
+        "--added-affinity",
+        metavar="FILE",
+        help="node affinity for every pod, beside its own: the fields of spec.affinity.nodeAffinity as YAML or JSON",
+    )
+    add("--no-preemption", action="store_true", help="never evict pods to make room for others")
+    add(
+        "--fair-share",
+        action="store_true",
+        help="of equal priority, first the pods of the namespace that has had the least device time lately",
+    )
     add(
         "--guarded",
         action="store_true",
-        help="`dray guard` judges every allocation: do not wait for other schedulers",
+        help="`dray guard` judges every allocation: do not warn of other schedulers of the same devices",
     )
     add(
         "--scheduled-events",
         action="store_true",
         help="record an event for every bound pod, as kube-scheduler does",
     )
-    add("--leader-elect", action="store_true", help="stand by while another scheduler of this name leads")
-    add(
-        "--leader-namespace",
-        default="kube-system",
-        metavar="NS",
-        help="where the lease is (default: kube-system)",
+    add_flags(
+        parser,
+        "--leader-elect",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="stand by while another scheduler of this name leads (default: yes)",
     )
-    add("--probe-address", default="127.0.0.1", metavar="ADDR", help="address of /healthz and /metrics")
+    add(
+        "--leader-identity",
+        metavar="ID",
+        help="holder of the lease; fixed for a process that a supervisor runs only once (default: host name and a random part)",
+    )
+    add_flags(parser, "--leader-namespace")
+    add(
+        "--probe-address",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address of /healthz and /metrics (default: 127.0.0.1)",
+    )
     add(
         "--probe-port",
         type=whole_number(-1, 65535),
         default=-1,
-        metavar="PORT",
+        metavar="N",
         help="port of /healthz and /metrics (default: none)",
     )
-    add("-v", "--verbose", action="count", default=0, help="say more on stderr")
-
-
-def parse_gates(text: str) -> Features:
-    """Read `A=true,B=false` on top of the defaults; unknown gates are an error."""
-    on: list[str] = []
-    off: list[str] = []
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        name, _, value = part.partition("=")
-        if name not in KNOWN_GATES or value.lower() not in ("true", "false"):
-            known = ", ".join(KNOWN_GATES)
-            raise CommandError(
-                f"--feature-gates: cannot read {part!r}",
-                f"write NAME=true or NAME=false with one of: {known}",
-            )
-        (on if value.lower() == "true" else off).append(name)
-    return Features.default().switched(on, off)
+    add_flags(parser, "--max-devices", "--log-format", "--verbose")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run until interrupted."""
     import uvloop
 
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(args.verbose, 2)]
-    logging.basicConfig(
-        level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    log_to_stderr(args, logging.WARNING)
     options = SchedulerOptions(
         name=args.name,
-        policy=args.policy,
+        policy=load_policy(args.policy),
         features=parse_gates(args.feature_gates),
         max_commits=args.commits,
         binding_timeout=args.binding_timeout,
         filter_timeout=args.filter_timeout,
         may_preempt=not args.no_preemption,
+        added_affinity=load_added_affinity(args.added_affinity),
         records_bindings=args.scheduled_events,
+        shares_fairly=args.fair_share,
         is_guarded=args.guarded,
     )
     uvloop.run(_serve(args, options))
@@ -125,51 +132,56 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(args: argparse.Namespace, options: SchedulerOptions) -> None:
-    # Filling the caches makes millions of objects and no garbage: collecting would only walk them.
+    # Filling the informers makes millions of objects and no garbage: collecting would only walk them.
     gc.disable()
-    agent = f"dray-scheduler/{options.name}"
+    agent, lease = f"dray-scheduler/{options.name}", f"dray-scheduler-{options.name}"
     async with Client.connect(args.kubeconfig, args.context, user_agent=agent) as client:
-        election = _election(args, client, options.name) if args.leader_elect else None
+        election = None
+        if args.leader_elect:
+            election = make_election(
+                client,
+                lease,
+                args.leader_namespace,
+                identity=args.leader_identity,
+                lease_duration=_LEASE,
+                renew_deadline=_RENEW_DEADLINE,
+                retry_period=_RETRY_PERIOD,
+            )
         loop = SchedulingLoop(election.fence(client) if election is not None else client, options)
-        work = asyncio.create_task(_lead(election, loop) if election is not None else loop.run())
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, work.cancel)
-        probes = (
-            await serve_probes(loop, args.probe_address, args.probe_port) if args.probe_port >= 0 else None
-        )
-        if probes is not None:
-            print(f"probes on port {probes.sockets[0].getsockname()[1]}", flush=True)
-        announcing = asyncio.create_task(_announce(loop))
-        failure: BaseException | None = None
+        probes = await _probes(loop, args) if args.probe_port >= 0 else None
+        announcing = asyncio.create_task(_announce(loop, election))
         try:
-            with contextlib.suppress(asyncio.CancelledError):
-                await work
-        except* ClientError as group:
-            failure = group.exceptions[0]  # raised here it would come out wrapped in a group again
+            if not await until_stopped(loop.run(election)):
+                raise CommandError(
+                    f"the lease {lease} was lost: another process may schedule now",
+                    "start it again: it stands by until it is elected",
+                    code=1,
+                )
         finally:
             announcing.cancel()
             if probes is not None:
                 probes.close()
-        if failure is not None:
-            raise failure
 
 
-async def _announce(loop: SchedulingLoop) -> None:
-    await loop.is_ready.wait()
-    # The caches live as long as the process: keep the collector from walking them.
+async def _probes(loop: SchedulingLoop, args: argparse.Namespace) -> asyncio.Server:
+    series = None
+    if args.max_devices:
+        from dray.workbench.scheduler_metrics import scheduler_device_metrics
+
+        series = scheduler_device_metrics(loop, args.max_devices).text
+    probes = await serve_probes(loop, args.probe_address, args.probe_port, series)
+    print(f"probes on port {probes.sockets[0].getsockname()[1]}", flush=True)
+    return probes
+
+
+async def _announce(loop: SchedulingLoop, election: LeaderElection | None) -> None:
+    await loop.is_synced.wait()
+    # The informers live as long as the process: keep the collector from walking them.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    collect_in_small_steps()
     gc.enable()
+    if election is not None and not loop.is_ready.is_set():
+        print(f"standing by as {election.identity}", flush=True)
+    await loop.is_ready.wait()
     print(f"ready: scheduling pods with schedulerName {loop.options.name!r}", flush=True)
-
-
-def _election(args: argparse.Namespace, client: Client, name: str) -> LeaderElection:
-    identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
-    return LeaderElection(client, f"dray-scheduler-{name}", identity, namespace=args.leader_namespace)
-
-
-async def _lead(election: LeaderElection, loop: SchedulingLoop) -> None:
-    """Schedule while holding the lease; losing it ends the process, and its supervisor starts anew."""
-    print(f"standing by as {election.identity}", flush=True)
-    await election.run(loop.run)

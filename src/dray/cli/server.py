@@ -12,12 +12,17 @@ import asyncio
 import contextlib
 import gc
 import logging
-import signal
 import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from dray.cli.arguments import DEFAULT_DATA, add_flags, parse_gates, whole_number
+from dray.cli.output import CommandError
+from dray.cli.services import log_to_stderr, on_stop
+from dray.host.garbage import collect_in_small_steps
+from dray.host.heap import keep_heap_compact
 
 if TYPE_CHECKING:
     import ssl
@@ -25,139 +30,169 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
     from dray.server.assembly import Settings
-    from dray.server.pki import Pki
-
-DEFAULT_DATA = Path("~/.local/share/dray").expanduser()
-DEFAULT_PORT = 6443
+    from dray.server.audit import AuditFile, AuditPolicy
+    from dray.server.auth.pki import Pki
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `dray server`."""
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=DEFAULT_DATA,
-        metavar="DIR",
-        help="where objects, certificates and keys live",
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add_flags(parser, "--data", default=DEFAULT_DATA, help="folder of objects, certificates and keys")
+    add(
         "--in-memory",
         action="store_true",
-        help="keep objects in memory only: all is gone when the server stops",
+        help="keep objects in memory only; they are lost when the server stops",
     )
-    parser.add_argument("--bind-address", default="127.0.0.1", metavar="ADDR", help="address to listen on")
-    parser.add_argument(
-        "--secure-port",
-        type=int,
-        default=DEFAULT_PORT,
-        metavar="N",
-        help="port to listen on; 0 picks a free one",
+    add(
+        "--bind-address",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address to listen on (default: 127.0.0.1)",
     )
-    parser.add_argument(
+    add_flags(
+        parser, "--secure-port", default=6443, help="port to listen on (default: 6443; 0: any free port)"
+    )
+    add(
         "--advertise-address",
         default="",
         metavar="HOST",
-        help="name or address under which clients reach the server",
+        help="name or address at which clients reach the server",
     )
-    parser.add_argument(
+    add(
+        "--unix-socket",
+        type=Path,
+        metavar="PATH",
+        help="also listen on a Unix socket, whose callers are who the kernel says they are",
+    )
+    add(
+        "--unix-socket-group",
+        default="",
+        metavar="GROUP",
+        help="let only this Unix group connect to --unix-socket (default: everybody, if the server is root)",
+    )
+    add(
         "--kubeconfig",
         type=Path,
         metavar="FILE",
-        help="write an administrator's kubeconfig here (default: DIR/admin.kubeconfig)",
+        help="write an administrator's kubeconfig to this file (default: DIR/admin.kubeconfig)",
     )
-    parser.add_argument(
+    add(
         "--token-auth-file",
         type=Path,
         metavar="FILE",
-        help='static tokens: token,user,uid,"group1,group2" a line',
+        help='static tokens: token,user,uid,"group1,group2" per line',
     )
-    parser.add_argument(
-        "--client-ca-file", type=Path, metavar="FILE", help="also accept client certificates of this CA"
+    add(
+        "--client-ca-file",
+        type=Path,
+        metavar="FILE",
+        help="also accept client certificates signed by this CA",
     )
-    parser.add_argument(
-        "--tls-cert-file", type=Path, metavar="FILE", help="serve with this certificate instead of an own one"
+    add(
+        "--tls-cert-file",
+        type=Path,
+        metavar="FILE",
+        help="serve with this certificate (default: one of its own)",
     )
-    parser.add_argument(
-        "--tls-private-key-file", type=Path, metavar="FILE", help="the key of --tls-cert-file"
-    )
-    parser.add_argument(
-        "--feature-gates", action="append", default=[], metavar="A=true,B=false", help="switch feature gates"
-    )
-    parser.add_argument(
+    add("--tls-private-key-file", type=Path, metavar="FILE", help="the key of --tls-cert-file")
+    add_flags(parser, "--feature-gates")
+    add(
         "--disable-admission-plugins",
         action="append",
         default=[],
         metavar="A,B",
         help="leave out admission plugins",
     )
-    parser.add_argument(
+    add(
         "--enable-admission-plugins",
         action="append",
         default=[],
         metavar="A,B",
-        help="accepted; all known plugins are on",
+        help="accepted without effect: all known plugins are on",
     )
-    parser.add_argument(
+    add(
         "--runtime-config",
         action="append",
         default=[],
-        metavar="api/all=true",
-        help="accepted; all versions are served",
+        metavar="KEY=BOOL",
+        help="switch API versions on or off: api/all, api/beta, group/version or group/version/resource (default: all on)",
     )
-    parser.add_argument(
+    add(
         "--authorization-mode",
         action="append",
         default=[],
         metavar="MODE",
         help="Node,RBAC (default) or AlwaysAllow",
     )
-    parser.add_argument(
+    add(
         "--anonymous-auth",
         default="true",
         choices=["true", "false"],
-        help="whether requests without credentials count as system:anonymous",
+        help="whether requests without credentials count as system:anonymous (default: true)",
     )
-    parser.add_argument(
+    add(
         "--max-requests-inflight",
-        type=int,
+        type=whole_number(1, 1_000_000),
         default=400,
         metavar="N",
-        help="reading requests handled at once; more get 429",
+        help="reading requests handled at once; more get 429 (default: 400)",
     )
-    parser.add_argument(
+    add(
         "--max-mutating-requests-inflight",
-        type=int,
+        type=whole_number(1, 1_000_000),
         default=200,
         metavar="N",
-        help="writing requests handled at once; more get 429",
+        help="writing requests handled at once; more get 429 (default: 200)",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="log every request")
+    _add_audit_flags(parser)
+    add_flags(parser, "--max-devices", "--log-format", "--verbose")
+
+
+def _add_audit_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--audit-log-path",
+        "--audit-log",
+        type=Path,
+        metavar="FILE",
+        help="write who did what to this file, as audit.k8s.io/v1 events (default: nothing is recorded)",
+    )
+    add(
+        "--audit-policy-file",
+        "--audit-policy",
+        type=Path,
+        metavar="FILE",
+        help="an audit.k8s.io/v1 Policy: what is recorded (default: writes, commands run in pods, reading secrets)",
+    )
+    add(
+        "--audit-log-maxsize",
+        type=whole_number(1, 1_000_000),
+        default=100,
+        metavar="MEGABYTES",
+        help="size at which the audit log begins a new file (default: 100)",
+    )
+    add(
+        "--audit-log-maxbackup",
+        type=whole_number(0, 1_000),
+        default=10,
+        metavar="N",
+        help="older files of the audit log that are kept (default: 10)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop; returns the exit code."""
-    logging.basicConfig(
-        level=logging.DEBUG if args.verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    from dray.server.authn import TokenFileError
-    from dray.server.pki import PkiError
-    from dray.server.store import StoreError
-
+    log_to_stderr(args)
     logging.raiseExceptions = False  # a full disk must not turn each line of the log into a traceback
     _raise_file_limit()
+    keep_heap_compact()
     try:
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(args))
-    except (StoreError, PkiError, TokenFileError, FlagError) as problem:
-        print(f"dray server: {problem}", file=sys.stderr)
-        return 1
     except OSError as problem:
-        print(f"dray server: {_explain(problem, args)}", file=sys.stderr)
-        return 1
+        raise _explained(problem, args) from problem
 
 
 def _raise_file_limit() -> None:
@@ -170,20 +205,16 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class FlagError(ValueError):
-    """A flag's value that cannot be used."""
-
-
 async def _serve(args: argparse.Namespace) -> int:
     from dray.server.assembly import Cluster
-    from dray.server.front import Front
-    from dray.server.pki import node_client_tls, prepare, server_tls
+    from dray.server.auth.login import Login
+    from dray.server.auth.pki import node_client_tls, prepare, server_tls
+    from dray.server.http.https_front import Front
+    from dray.server.http.unix_access import unix_socket
     from dray.server.store import MemoryStore, SqliteStore
 
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    on_stop(stop.set)
     with contextlib.ExitStack() as cleanup:
         if args.in_memory:
             directory = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="dray-server-")))
@@ -202,19 +233,26 @@ async def _serve(args: argparse.Namespace) -> int:
         )
         node_client = node_client_tls(directory / "pki", pki.ca, datetime.now(UTC))
         settings = _settings(args, pki.token_key, node_client)
+        settings.login = login = Login(pki.ca)
         try:
             cluster = Cluster(store, settings)
         except ValueError as problem:
-            raise FlagError(f"--disable-admission-plugins: {problem}") from problem
+            raise CommandError(f"--disable-admission-plugins: {problem}") from problem
+        if args.max_devices:
+            from dray.workbench.server_metrics import server_device_metrics
+
+            cluster.metrics.more = server_device_metrics(cluster, args.max_devices).text
         await cluster.start()
         # What was loaded stays; what requests leave behind is mostly freed without the collector.
         gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
+        collect_in_small_steps()
         # When the store's thread writes, it needs the interpreter for moments only, but each write waits for them.
         sys.setswitchinterval(0.0005)
-        front = Front(cluster.server, args.bind_address, args.secure_port, tls)
+        unix = unix_socket(args.unix_socket, args.unix_socket_group) if args.unix_socket else None
+        front = Front(cluster.server, args.bind_address, args.secure_port, tls, unix_socket=unix)
         await front.start()
         url = f"https://{f'[{host}]' if ':' in host else host}:{front.port}"
+        login.url = url
         written = _write_kubeconfigs(args, directory, pki, url)
         print(f"dray server ready at {url} (kubeconfig {written})", flush=True)
         await stop.wait()
@@ -226,38 +264,31 @@ async def _serve(args: argparse.Namespace) -> int:
 def _settings(
     args: argparse.Namespace, token_key: EllipticCurvePrivateKey, node_client: ssl.SSLContext
 ) -> Settings:
-    from dray.api.features import KNOWN_GATES, Features
+    from dray.api.runtime_config import RuntimeConfigError, parse_runtime_config
     from dray.server.assembly import Settings
-    from dray.server.authn import parse_token_file
-    from dray.server.flow import Limits
+    from dray.server.auth.authentication import parse_token_file
+    from dray.server.http.flow_control import Limits
 
-    features = Features.default()
-    for text in args.feature_gates:
-        for part in filter(None, text.split(",")):
-            name, _, value = part.partition("=")
-            if value.lower() not in ("true", "false"):
-                raise FlagError(f"--feature-gates: {part!r} is not of the form NAME=true or NAME=false")
-            if name in ("AllAlpha", "AllBeta"):
-                continue
-            if name not in KNOWN_GATES:
-                raise FlagError(
-                    f"--feature-gates: unknown gate {name}; known: {', '.join(sorted(KNOWN_GATES))}"
-                )
-            features = (
-                features.switched(on=[name]) if value.lower() == "true" else features.switched(off=[name])
-            )
     tokens = {}
     if args.token_auth_file is not None:
         tokens = parse_token_file(args.token_auth_file.read_text())
     modes = {mode for text in args.authorization_mode for mode in text.split(",") if mode}
     unknown = modes - {"Node", "RBAC", "AlwaysAllow"}
     if unknown:
-        raise FlagError(
-            f"--authorization-mode: unknown mode {', '.join(sorted(unknown))}; use Node,RBAC or AlwaysAllow"
+        raise CommandError(
+            f"--authorization-mode: unknown mode {', '.join(sorted(unknown))}", "use Node,RBAC or AlwaysAllow"
         )
+    try:
+        runtime_config = parse_runtime_config(args.runtime_config)
+    except RuntimeConfigError as problem:
+        raise CommandError(
+            f"--runtime-config: {problem}", "for example --runtime-config=resource.k8s.io/v1beta1=false"
+        ) from problem
+    audit_policy, audit_file = _audit(args)
     disabled = frozenset(name for text in args.disable_admission_plugins for name in text.split(",") if name)
     return Settings(
-        features=features,
+        features=parse_gates(args.feature_gates),
+        runtime_config=runtime_config,
         static_tokens=tokens,
         anonymous=args.anonymous_auth == "true",
         allow_everything="AlwaysAllow" in modes,
@@ -265,11 +296,40 @@ def _settings(
         limits=Limits(args.max_requests_inflight, args.max_mutating_requests_inflight),
         token_key=token_key,
         node_client=node_client,
+        audit_policy=audit_policy,
+        audit_file=audit_file,
     )
 
 
+def _audit(args: argparse.Namespace) -> tuple[AuditPolicy | None, AuditFile | None]:
+    from dray.client.bounded_files import read_file
+    from dray.server.audit import AuditFile, PolicyError, parse_policy
+
+    policy = None
+    if args.audit_policy_file is not None:
+        if args.audit_log_path is None:
+            raise CommandError("--audit-policy-file has no effect without --audit-log-path")
+        try:
+            policy = parse_policy(read_file(args.audit_policy_file))
+        except PolicyError as problem:
+            raise CommandError(
+                f"{args.audit_policy_file}: {problem}", "docs/server.md has an example of a policy"
+            ) from problem
+    if args.audit_log_path is None:
+        return policy, None
+    try:
+        file = AuditFile(args.audit_log_path, args.audit_log_maxsize * 1_000_000, args.audit_log_maxbackup)
+    except OSError as problem:
+        raise CommandError(
+            f"--audit-log-path: cannot write to {args.audit_log_path}: {problem.strerror}",
+            "name a file in a folder that exists and that the server may write to",
+            code=1,
+        ) from problem
+    return policy, file
+
+
 def _write_kubeconfigs(args: argparse.Namespace, directory: Path, pki: Pki, url: str) -> Path:
-    from dray.server.pki import ADMIN, CONTROLLERS, SCHEDULER
+    from dray.server.auth.pki import ADMIN, CONTROLLERS, SCHEDULER
 
     now = datetime.now(UTC)
     for name, (user, groups) in {"admin": ADMIN, "scheduler": SCHEDULER, "controllers": CONTROLLERS}.items():
@@ -285,16 +345,27 @@ def _reachable(address: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(address, address)
 
 
-def _explain(problem: OSError, args: argparse.Namespace) -> str:
+def _explained(problem: OSError, args: argparse.Namespace) -> Exception:
+    """Return the error of the system with what to do about it."""
     import errno
 
-    if problem.errno == errno.EADDRINUSE:
-        return f"port {args.secure_port} on {args.bind_address} is in use; choose another with --secure-port (0 picks a free one)"
-    if problem.errno == errno.EADDRNOTAVAIL:
-        return f"{args.bind_address} is no address of this machine; choose another with --bind-address"
-    if problem.errno == errno.EACCES:
-        return f"not permitted: {problem.filename or args.secure_port}; choose another --data directory or a port above 1023"
-    if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EROFS, errno.ENOSPC):
-        where = problem.filename or args.data
-        return f"cannot keep anything in {where}: {problem.strerror}; choose another --data directory"
-    return str(problem)
+    from dray.host.sockets import SocketTakenError
+    from dray.server.http.unix_access import SocketPlaceError
+
+    if isinstance(problem, SocketPlaceError | SocketTakenError):
+        return CommandError(f"--unix-socket: {problem}", "choose another path with --unix-socket", code=1)
+    other_folder = "choose another folder with --data"
+    match problem.errno:
+        case errno.EADDRINUSE:
+            message = f"port {args.secure_port} on {args.bind_address} is in use"
+            return CommandError(message, "choose another with --secure-port (0: any free port)", code=1)
+        case errno.EADDRNOTAVAIL:
+            message = f"{args.bind_address} is not an address of this machine"
+            return CommandError(message, "choose another with --bind-address")
+        case errno.EACCES:
+            message = f"not permitted: {problem.filename or args.secure_port}"
+            return CommandError(message, f"{other_folder}, or a port above 1023", code=1)
+        case errno.ENOENT | errno.ENOTDIR | errno.EEXIST | errno.EROFS | errno.ENOSPC:
+            where = problem.filename or args.data
+            return CommandError(f"cannot write to {where}: {problem.strerror}", other_folder, code=1)
+    return problem

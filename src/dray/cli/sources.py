@@ -1,4 +1,4 @@
-"""Where a workbench command takes its cluster from: a running server, a snapshot, or manifests."""
+"""Which cluster a command reads: a running server, a snapshot, manifests, or modelled hardware."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import re
 from pathlib import Path
 
 from dray.api.parsing import ParseError, load_yaml
+from dray.cli.arguments import add_flags
 from dray.cli.output import CommandError, say
+from dray.cli.progress import doing
 from dray.client import Client, KubeconfigError
-from dray.client.files import read_file
-from dray.drivers.hardware import ProfileError, profile_names
+from dray.client.bounded_files import read_file
+from dray.drivers.hardware import profile_names
 from dray.sim.hardware import hardware_snapshot, parse_hardware
-from dray.sim.snapshot import Snapshot, SnapshotError, capture, load_snapshot
+from dray.sim.snapshot import Snapshot, capture, load_snapshot
 
 
 def add_source_flags(parser: argparse.ArgumentParser) -> None:
-    """Add `--against` and `--kubeconfig`."""
-    parser.add_argument(
+    """Add `--against`, `--kubeconfig` and `--context`."""
+    group = parser.add_argument_group("which cluster")
+    group.add_argument(
         "--against",
         action="append",
         default=[],
         metavar="FILE",
         help="a kubeconfig, a snapshot made by `dray snapshot`, manifests, or a hardware profile such as dgx-h100:2; "
-        "may be given more than once",
+        "repeatable",
     )
-    parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="the cluster to look at (default: $KUBECONFIG, ~/.kube/config)"
-    )
-    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    add_flags(group, "--kubeconfig", "--context")
 
 
 def is_kubeconfig(path: Path) -> bool:
@@ -52,14 +52,14 @@ def profile_snapshot(text: str) -> Snapshot | None:
     name, _, number = text.partition(":")
     if name not in profile_names() or (number and not (number.isascii() and number.isdigit())):
         return None
-    try:
-        return hardware_snapshot(parse_hardware([text]))
-    except ProfileError as error:
-        raise CommandError(str(error)) from error
+    return hardware_snapshot(parse_hardware([text]))
 
 
-def load_source(args: argparse.Namespace, *, offline: bool = False) -> Snapshot:
-    """Return the snapshot that the flags name; with `offline` nothing named means an empty one."""
+def load_source(args: argparse.Namespace, *, offline: bool = False, complete: bool = False) -> Snapshot:
+    """Return the snapshot that the flags name; with `offline` nothing named means an empty one.
+
+    `complete`: also quotas and priority classes, which the tools themselves do not look at.
+    """
     namespace = getattr(args, "namespace", None)
     profiles = {name: found for name in args.against if (found := _profile_unless_file(name)) is not None}
     files = [Path(name) for name in args.against if name not in profiles]
@@ -72,18 +72,16 @@ def load_source(args: argparse.Namespace, *, offline: bool = False) -> Snapshot:
             )
     kubeconfigs = [path for path in files if is_kubeconfig(path)]
     manifests = [path for path in files if path not in kubeconfigs]
-    try:
-        snapshot = load_snapshot(manifests)
-        if args.kubeconfig:
-            kubeconfigs.append(Path(args.kubeconfig))
-        for found in profiles.values():
-            snapshot = found.merged(snapshot)
-        if not files and not profiles and not kubeconfigs and not offline:
-            snapshot = captured(None, args.context, namespace)
-        for path in kubeconfigs:
-            snapshot = captured(str(path), args.context, namespace).merged(snapshot)
-    except SnapshotError as error:
-        raise CommandError(str(error)) from error
+    snapshot = load_snapshot(manifests)
+    if args.kubeconfig:
+        kubeconfigs.append(Path(args.kubeconfig))
+    for found in profiles.values():
+        snapshot = found.merged(snapshot)
+    if not files and not profiles and not kubeconfigs and not offline:
+        snapshot = captured(None, args.context, namespace, complete=complete)
+    for path in kubeconfigs:
+        found = captured(str(path), args.context, namespace, complete=complete)
+        snapshot = found.merged(snapshot)
     return snapshot
 
 
@@ -92,19 +90,28 @@ def _profile_unless_file(name: str) -> Snapshot | None:
 
 
 def connect(kubeconfig: str | None, context: str | None = None) -> Client:
-    """Make a client of the named cluster; nothing named and none configured means: the latest `dray up`."""
-    if (
-        kubeconfig is None
-        and not os.environ.get("KUBECONFIG")
-        and not Path("~/.kube/config").expanduser().exists()
-    ):
-        from dray.cli.up import current_data
-        from dray.sim.running_system import read_state
+    """Return a client of the named cluster.
 
-        state = read_state(current_data(None))
-        kubeconfig = str(state["kubeconfig"]) if state is not None else None
+    Nothing named means, in this order: $KUBECONFIG, the shared system of this machine (said on stderr when there
+    is a ~/.kube/config as well), the service account of a pod, ~/.kube/config, the `dray up` started last.
+    """
     # The command itself says what is wrong: warnings of the client would say it twice.
     logging.getLogger("dray.client").addHandler(logging.NullHandler())
+    if kubeconfig is None and context is None and not os.environ.get("KUBECONFIG"):
+        has_own = Path("~/.kube/config").expanduser().exists()
+        from dray.local.shared_machine import find_shared_system
+
+        shared = find_shared_system()
+        if shared is not None:
+            if has_own:
+                say(f"using the system of this machine ({shared.origin}), not ~/.kube/config")
+            return Client.at(shared)
+        if not has_own:
+            from dray.cli.up import current_data
+            from dray.local.running_system import read_state
+
+            state = read_state(current_data(None))
+            kubeconfig = str(state["kubeconfig"]) if state is not None else None
     try:
         return Client.connect(kubeconfig, context)
     except KubeconfigError as error:
@@ -114,14 +121,38 @@ def connect(kubeconfig: str | None, context: str | None = None) -> Client:
         ) from error
 
 
-def captured(kubeconfig: str | None, context: str | None = None, namespace: str | None = None) -> Snapshot:
-    """Capture a running cluster; says once what the user may not see."""
+def captured(
+    kubeconfig: str | None,
+    context: str | None = None,
+    namespace: str | None = None,
+    *,
+    complete: bool = False,
+) -> Snapshot:
+    """Capture a running cluster; warns once of each resource that the user may not list."""
+    doing("reading the cluster")
 
     async def look() -> Snapshot:
         async with connect(kubeconfig, context) as client:
-            return await capture(client, namespace)
+            return await capture(client, namespace, complete=complete)
 
     snapshot = asyncio.run(look())
+    doing("working")
+    warn_of_forbidden(snapshot)
+    return snapshot
+
+
+def need(snapshot: Snapshot, *resources: str) -> None:
+    """Raise CommandError when a command cannot do without a resource that the user may not list."""
+    for resource in resources:
+        if snapshot.hides(resource):
+            raise CommandError(
+                f"not permitted (403): {snapshot.forbidden[resource]}",
+                "ask for the permission to list them",
+                code=1,
+            )
+
+
+def warn_of_forbidden(snapshot: Snapshot) -> None:
+    """Say what was left out because the user may not list it."""
     for resource, reason in snapshot.forbidden.items():
         say(f"warning: without {resource}: {reason}")
-    return snapshot

@@ -1,59 +1,61 @@
-"""`dray status`: what runs here, and how it is."""
+"""`dray status`: the processes of a running `dray up`, and what its cluster holds."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from pathlib import Path
+import time
 from typing import Any
 
-from dray.cli.output import CommandError, add_output_flag, emit, fail, table
-from dray.cli.up import current_data
+from dray.cli.arguments import add_flags
+from dray.cli.output import add_output_flag, as_data, as_table
+from dray.cli.up import running_state
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder of the system (default: the latest started)"
-    )
+    add_flags(parser, "--data", "--watch")
     add_output_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Report; exit code 1 when nothing runs or a part is down."""
-    from dray.sim.running_system import is_running, read_state, why_not_read
+    """Report; exit code 1 when nothing runs or a process is down."""
+    from dray.local.running_system import is_running
 
-    data = current_data(args.data)
-    state = read_state(data)
-    if state is None or not is_running(state):
-        hint = why_not_read(data) or "`dray up` starts one"
-        return fail("status", CommandError(f"no system runs in {data}", hint, code=1))
-    parts = {name: {**part, "running": is_running(part)} for name, part in state["parts"].items()}
-    cluster = asyncio.run(_look(state["kubeconfig"]))
-    report = {"data": state["data"], "kubeconfig": state["kubeconfig"], "parts": parts, "cluster": cluster}
-    if args.output != "table":
-        emit(report, args.output)
-    else:
-        print(f"kubeconfig: {state['kubeconfig']}")
-        table(
-            ["PART", "PID", "STATE", "LOG"],
-            [[n, p["pid"], "running" if p["running"] else "DOWN", p["log"]] for n, p in parts.items()],
-        )
-        print(
-            ", ".join(f"{count} {kind}" for kind, count in cluster.items())
-            if cluster
-            else "the API server does not answer"
-        )
-    return 0 if cluster and all(part["running"] for part in parts.values()) else 1
+    last = ""
+    while True:
+        state = running_state(args.data)
+        parts = {name: {**part, "running": is_running(part)} for name, part in state["parts"].items()}
+        counts, problem = asyncio.run(_counts(state["kubeconfig"]))
+        report = {"data": state["data"], "kubeconfig": state["kubeconfig"], "parts": parts, "cluster": counts}
+        text = as_data(report, args.output) if args.output != "table" else _text(report, problem)
+        if text != last:
+            print(text, end="", flush=True)
+        if not args.watch:
+            return 0 if counts and all(part["running"] for part in parts.values()) else 1
+        last = text
+        time.sleep(2)
 
 
-async def _look(kubeconfig: str) -> dict[str, Any]:
+def _text(report: dict[str, Any], problem: str) -> str:
+    rows = [
+        [name, part["pid"], "running" if part["running"] else "DOWN", part["log"]]
+        for name, part in report["parts"].items()
+    ]
+    counts = ", ".join(f"{count} {kind}" for kind, count in report["cluster"].items())
+    table = as_table(["PART", "PID", "STATE", "LOG"], rows)
+    return f"kubeconfig: {report['kubeconfig']}\n{table}{counts or problem}\n"
+
+
+async def _counts(kubeconfig: str) -> tuple[dict[str, int], str]:
+    """Return how many objects of each kind there are, or none and the reason."""
+    from dray.cli.failures import describe
     from dray.client import Client, ClientError
     from dray.sim.snapshot import SnapshotError, capture
 
     try:
         async with Client.connect(kubeconfig) as client:
             snapshot = await capture(client)
-    except (ClientError, SnapshotError):
-        return {}
-    return {kind: count for kind, count in snapshot.counts().items() if count}
+    except (ClientError, SnapshotError) as error:
+        return {}, describe(error).message
+    return {kind: count for kind, count in snapshot.counts().items() if count}, ""

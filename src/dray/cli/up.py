@@ -7,69 +7,71 @@ import asyncio
 import logging
 import os
 import shutil
-import signal
 import socket
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from dray.cli.output import CommandError, fail, say
-from dray.cli.whatif import parse_nodes
-from dray.sim.running_system import forget, is_running, read_state, remember, remembered
-from dray.sim.system import Plan, System, SystemFailure
+from dray.cli.arguments import DEFAULT_DATA, add_flags, parse_gates
+from dray.cli.output import CommandError, plural, say
+from dray.cli.progress import progress
+from dray.cli.services import log_to_stderr, on_stop
+from dray.host.sockets import is_answering
+from dray.local.running_system import forget, is_running, read_state, remember, remembered, why_not_read
+from dray.local.shared_machine import shared_socket
+from dray.local.system import Plan, System, SystemFailure
 
-DEFAULT_DATA = Path("~/.local/share/dray").expanduser()
+if TYPE_CHECKING:
+    from dray.sim.twin import Twin
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    add_flags(parser, "--sim", "--from")
     parser.add_argument(
-        "--sim",
-        action="append",
-        default=[],
-        metavar="PROFILE[:COUNT]",
-        help="simulated nodes, for example dgx-h100:2",
+        "--workloads",
+        action="store_true",
+        help="with --from: also copy pods, claims and templates; the scheduler places them anew, their containers only sleep",
     )
-    parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="keep state here (default: temporary, gone at the end)"
+    add_flags(
+        parser, "--data", help="keep state in this folder (default: a temporary one, deleted at the end)"
     )
-    parser.add_argument(
-        "--secure-port", type=int, default=6443, metavar="N", help="port of the API (0: any free one)"
-    )
-    parser.add_argument(
-        "--runtime", default="process", choices=("process", "runc", "none"),
-        help="how containers run: process (no isolation), runc (root), none (states only)",
-    )  # fmt: skip
+    add_flags(parser, "--secure-port", default=6443)
+    add_flags(parser, "--runtime")
     parser.add_argument("--no-host", action="store_true", help="do not make this machine a node")
+    add_flags(parser, "--host-name")
     parser.add_argument(
-        "--host-name", default=socket.gethostname().lower(), help="name of this machine's node"
+        "--shared",
+        action="store_true",
+        help="let everybody of this machine use it through /run/dray/api.sock, as themselves (needs root)",
     )
-    parser.add_argument(
-        "--policy",
-        default="",
-        choices=("", "first-fit", "pack", "spread", "frag", "topology"),
-        help="how the scheduler chooses nodes and devices (default: as kube-scheduler does)",
+    add_flags(
+        parser, "--policy", help="how to choose among nodes and devices (default: as kube-scheduler does)"
     )
-    parser.add_argument("--feature-gates", default="", metavar="NAME=true,…", help="as with kube-apiserver")
-    parser.add_argument("-v", "--verbose", action="store_true")
+    add_flags(parser, "--feature-gates", "--log-format", "--verbose")
 
 
 def run(args: argparse.Namespace) -> int:
     """Start, say what to type next, wait for Ctrl-C, stop."""
-    logging.basicConfig(
-        level=logging.INFO if args.verbose else logging.WARNING, format="%(levelname)s %(message)s"
+    log_to_stderr(args, logging.WARNING)
+    if args.workloads and args.snapshot is None:
+        raise CommandError("--workloads needs --from FILE", "`dray snapshot FILE` makes one")
+    return asyncio.run(up(args))
+
+
+async def up(args: argparse.Namespace) -> int:
+    """Start what the flags say, and stop it when told to."""
+    from dray.sim.hardware import parse_hardware
+
+    simulated = parse_hardware(args.sim)
+    twin = _twin(args)
+    _check_first(args)
+    is_temporary = args.data is None
+    data = (
+        Path(tempfile.mkdtemp(prefix="dray-")) if is_temporary else _usable(args.data.expanduser().absolute())
     )
-    try:
-        return asyncio.run(_up(args))
-    except CommandError as error:
-        return fail("up", error)
-
-
-async def _up(args: argparse.Namespace) -> int:
-    simulated = parse_nodes(args.sim)
-    temporary = args.data is None
-    data = Path(tempfile.mkdtemp(prefix="dray-")) if temporary else _usable(args.data.expanduser().absolute())
     running = read_state(data)
     if running is not None and is_running(running):
         raise CommandError(
@@ -79,20 +81,24 @@ async def _up(args: argparse.Namespace) -> int:
         data,
         port=args.secure_port,
         simulated=simulated,
-        host=None if args.no_host else args.host_name,
+        host=None if args.no_host or twin is not None else args.host_name,
+        twin=twin,
+        snapshot=args.snapshot.absolute() if twin is not None else None,
         runtime=args.runtime,
         policy=args.policy,
-        feature_gates=args.feature_gates,
+        feature_gates=",".join(args.feature_gates),
+        log_format=args.log_format,
+        socket=_shared_socket() if args.shared else None,
     )
     system = System(plan)
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    on_stop(stop.set)
     began = time.monotonic()
     try:
-        starting = asyncio.create_task(system.start())
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        with progress("starting the API server, the scheduler, the controllers and the nodes"):
+            starting = asyncio.create_task(system.start())
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
             remember(data)
@@ -102,6 +108,7 @@ async def _up(args: argparse.Namespace) -> int:
             starting.cancel()
         return 0
     except SystemFailure as error:
+        is_temporary = False  # the logs say why: keep them
         raise CommandError(str(error), f"logs are in {data / 'logs'}", code=1) from error
     finally:
         if sys.stderr.isatty():
@@ -109,42 +116,103 @@ async def _up(args: argparse.Namespace) -> int:
         say("stopping ...")
         await system.stop()
         forget(data)
-        if temporary and not os.environ.get("DRAY_KEEP"):
+        if is_temporary and not os.environ.get("DRAY_KEEP"):
             shutil.rmtree(data, ignore_errors=True)
         say("stopped")
 
 
+def _twin(args: argparse.Namespace) -> Twin | None:
+    if args.snapshot is None:
+        return None
+    from dray.sim.snapshot import load_snapshot
+    from dray.sim.twin import make_twin
+
+    return make_twin(load_snapshot([args.snapshot]), with_workloads=args.workloads)
+
+
+def _shared_socket() -> Path:
+    """Return where a shared system listens; raises CommandError when it cannot be shared."""
+    path = shared_socket()
+    if path is None:
+        raise CommandError("--shared: DRAY_SOCKET is empty", "unset it, or set it to the path of the socket")
+    if os.geteuid() != 0:
+        raise CommandError(
+            "--shared needs root: jobs run as the people who asked", "use sudo, or leave it out"
+        )
+    if is_answering(path):
+        raise CommandError(
+            f"--shared: another system answers at {path}", "`dray status` and `dray down` find it", code=1
+        )
+    return path
+
+
+def _check_first(args: argparse.Namespace) -> None:
+    """Refuse at once what would fail after the first processes are started. Raises CommandError."""
+    parse_gates(args.feature_gates)
+    if args.runtime == "runc":
+        if os.geteuid() != 0:
+            raise CommandError("--runtime runc needs root", "use sudo, or --runtime process")
+        if shutil.which("runc") is None:
+            raise CommandError(
+                "--runtime runc: runc is not installed", "install runc, or use --runtime process"
+            )
+    if args.secure_port == 0:
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server binds
+        try:
+            probe.bind(("127.0.0.1", args.secure_port))
+        except OSError as error:
+            raise CommandError(
+                f"port {args.secure_port} cannot be used: {error.strerror}",
+                "`dray status` shows whether another `dray up` runs; choose another with --secure-port (0: any)",
+            ) from error
+
+
 def _greet(system: System, seconds: float) -> None:
     plan = system.plan
-    nodes = [f"{count} x {profile.name}" for profile, count in plan.simulated] + (
-        [plan.host] if plan.host else []
+    nodes = [f"{count} x {profile.name}" for profile, count in plan.simulated]
+    nodes += [f"a copy of {plural(len(plan.twin.nodes), 'node')}"] if plan.twin is not None else []
+    nodes += [plan.host] if plan.host else []
+    sharing = (
+        f"everybody of this machine uses it as themselves, through {plan.socket}\n" if plan.socket else ""
     )
-    print(f"dray is up after {seconds:.1f} s: {', '.join(nodes) or 'no nodes'}")
-    print()
-    print(f"  export KUBECONFIG={plan.kubeconfig}")
-    print("  kubectl get nodes,resourceslices")
-    print("  dray get devices        # who holds what")
-    print("  dray run --device CLASS -- CMD    # a pod with a device, in one line")
-    print()
-    print(f"dashboard (the certificate is this system's own): {system.dashboard_url}")
-    print("Ctrl-C stops everything.", flush=True)
+    print(f"""\
+dray is up after {seconds:.1f} s: {", ".join(nodes) or "no nodes"}
+
+  export KUBECONFIG={plan.kubeconfig}
+  kubectl get nodes,resourceslices
+  dray get devices                  # devices and who holds them
+  dray run --device CLASS -- CMD    # a pod with a device, in one line
+
+dashboard (its certificate is signed by this system's own CA): {system.dashboard_url}
+{sharing}Ctrl-C stops everything.""", flush=True)  # fmt: skip
 
 
 def current_data(given: Path | None) -> Path:
-    """Return the folder of the system that is meant: the given one, else the latest started."""
+    """Return the folder of the system that is meant: the given one, else that of the `dray up` started last."""
     if given is not None:
         return given.expanduser().absolute()
     return remembered() or DEFAULT_DATA
 
 
+def running_state(given: Path | None) -> dict[str, Any]:
+    """Return the state of the running system that is meant; raises CommandError (exit code 1) when none runs."""
+    data = current_data(given)
+    state = read_state(data)
+    if state is None or not is_running(state):
+        raise CommandError(f"no system runs in {data}", why_not_read(data) or "`dray up` starts one", code=1)
+    return state
+
+
 def _usable(data: Path) -> Path:
-    """Return the data folder, made if need be; raises CommandError when nothing can be kept there."""
+    """Return the data folder, made if need be; raises CommandError when it cannot be written to."""
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=data):
             return data
     except OSError as error:
         raise CommandError(
-            f"cannot keep anything in {data}: {error.strerror or error}",
-            "name another folder with --data; it is made if it is not there",
+            f"cannot write to {data}: {error.strerror or error}",
+            "choose another folder with --data; it is created if it does not exist",
         ) from error
