@@ -21,5 +21,7 @@ has not started itself, and every loop of it ends after a count or a time.
 | `files` | stores, keys and checkpoints that were damaged while nobody ran |
 | `servers` | the processes under attack |
 | `monitoring` | heartbeat, memory and log of the server under attack |
+| `holding` | a server that names what held its event loop |
+| `verdict` | the limits of a run, and whether they hold |
 | `findings` | what went wrong, once for each cause, with a request to replay |
 """

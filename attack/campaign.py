@@ -19,13 +19,14 @@ from typing import Any
 
 from attack.findings import Findings, tracebacks_of
 from attack.fuzzing import Tally
+from attack.holding import summary
 from attack.monitoring import Beats, Monitor
 from attack.servers import Server
 from attack.species import setup_requests, species_of
 from attack.templates import templates
+from attack.verdict import verdicts
 from attack.wire import Answer, Request, ask, client_tls
 
-MOST_GROWTH = 64.0  # MB between the first tenth of the requests and the end
 MOST_PEAK = 128.0  # MB that one bomb or one sort of client may take while it lasts
 RESTART_ABOVE = 400.0  # MB that bombs may leave behind before the server is started afresh
 KEPT_BODY = 20_000  # bytes of a bomb that go into the findings; larger ones are found by name
@@ -40,6 +41,7 @@ class Plan:
     requests: int
     tries: int  # mutants tried for each kind while the corpus grows
     seconds: float  # at most, for the fuzzer
+    required: int = 0  # requests that a run must send to pass; fewer are enough where time may end it
     workers: int = 1
     seed: str = "1"
     heartbeat: float = 250.0  # ms that one may take, corrected; more where other tests run at the same time
@@ -49,6 +51,7 @@ class Plan:
     driving: float = 30.0  # seconds that a node runs among hostile drivers
     damages: int = 60  # damaged copies of the store that are started
     hold: float = 8.0  # seconds that bad clients stay
+    names_holds: bool = False  # write what held the event loop, with the request
 
 
 class Campaign:
@@ -61,7 +64,8 @@ class Campaign:
         self.figures: dict[str, Any] = {}
         self.tally = Tally()
         shutil.rmtree(folder / "server", ignore_errors=True)  # of an earlier run
-        self.server = Server(folder / "server")
+        self.holds = folder / "holds.jsonl" if plan.names_holds else None
+        self.server = Server(folder / "server", holds=self.holds)
         self.server.start()
         self.monitor = Monitor(self.server.port, self.server.pid)
         time.sleep(1.0)
@@ -69,6 +73,9 @@ class Campaign:
         # What a heartbeat takes here when nothing happens; a slow machine may be that much slower.
         self.baseline = quiet.worst
         self.figures["quiet"] = asdict(quiet)
+        self.heartbeat: dict[str, Any] = {
+            "worst": 0.0, "worst_raw": 0.0, "place": "no phase", "limit": plan.heartbeat + self.baseline,
+        }  # fmt: skip
 
     def close(self) -> None:
         """End everything that was started."""
@@ -115,8 +122,10 @@ class Campaign:
         beats = self.monitor.report(self.server.pid)
         if not quiet:
             self.figures[f"beats {name}"] = asdict(beats)
+        if not death and beats.worst > self.heartbeat["worst"]:
+            self.heartbeat.update(worst=beats.worst, worst_raw=beats.worst_raw, place=name)
         name = re.sub(r"\d+", "_", name)
-        if not death and beats.worst > self.plan.heartbeat + self.baseline:
+        if not death and beats.worst > self.heartbeat["limit"]:
             self.findings.add(
                 "heartbeat",
                 f"the event loop was held in {name}",
@@ -129,7 +138,8 @@ class Campaign:
     def report(self, seconds: float) -> dict[str, Any]:
         """Return everything as JSON."""
         return {
-            "seconds": round(seconds), "seed": self.plan.seed, "deaths": self.server.deaths, "figures": self.figures,
+            "seconds": round(seconds), "seed": self.plan.seed, "deaths": self.server.deaths, "requests": self.plan.required,
+            "heartbeat": self.heartbeat, "figures": self.figures,
             "answers": self.tally.record(), "findings": [{**each, "examples": len(each["examples"])} for each in self.findings.records()],
         }  # fmt: skip
 
@@ -145,4 +155,11 @@ class Campaign:
         lines.append(f"  valid up to the last field: {json.dumps(report['answers']['deep_by_class'])}")
         lines.append(f"{len(report['findings'])} findings")
         lines += [f"  {each['count']:6} {each['sort']}: {each['cause']}" for each in report["findings"]]
+        if self.holds is not None and self.holds.exists():
+            lines += ["what held the event loop longest:", *(f"  {line}" for line in summary(self.holds))]
+        judged = verdicts(report)
+        lines += ["", *(each.line() for each in judged)]
+        lines.append(
+            "PASS: every limit holds" if all(each.holds for each in judged) else "FAIL: a limit does not hold"
+        )
         return "\n".join(lines) + "\n"

@@ -2,14 +2,17 @@
 
 Every 50 ms the monitor asks `/livez` on a connection that it keeps. How long an answer takes
 says how long the event loop was held, and nothing else, if the machine is quiet. It rarely
-is, so the time that the kernel kept either side waiting for a processor (`schedstat`) is
-subtracted: what remains is time that the server itself was busy or blocked.
+is, so the time that the kernel kept the monitor or any thread of the server waiting for a processor
+(`schedstat`) is subtracted, as a thread that waits while it has the interpreter makes the event loop wait
+as well. What the server's threads computed meanwhile is counted in any case. On a quiet machine
+there is nothing to subtract.
 """
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import re
 import socket
 import ssl
 import time
@@ -30,7 +33,7 @@ class Beats:
     """What was seen since the last report; times in milliseconds, memory in MB."""
 
     beats: int = 0
-    worst: float = 0.0  # the longest answer less the time spent waiting for a processor
+    worst: float = 0.0  # the longest answer, of which the server itself was the reason; see `held`
     worst_raw: float = 0.0  # the longest answer by the clock
     late: int = 0  # answers over 100 ms, corrected
     failed: int = 0  # no answer at all
@@ -38,12 +41,43 @@ class Beats:
     memory_peak: float = 0.0
 
 
-def _waited(pid: int) -> float:
-    """Return the seconds that the main thread of a process has waited for a processor."""
-    try:
-        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Seconds that the threads of a process ran, and that they waited for a processor."""
+
+    ran: float = 0.0
+    waited: float = 0.0
+
+
+def shares_of(pid: int) -> Shares:
+    """Return what the kernel has counted for all threads of a process; nothing when it is gone."""
+    ran = waited = 0
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                numbers = (task / "schedstat").read_text().split()
+                ran, waited = ran + int(numbers[0]), waited + int(numbers[1])
+    return Shares(ran / 1e9, waited / 1e9)
+
+
+def held(took: float, ran: float, waited: float) -> float:
+    """Return for how many seconds of an answer's time the server itself was the reason.
+
+    >>> held(took=0.5, ran=0.0, waited=0.0), held(took=0.5, ran=0.1, waited=0.45)
+    (0.5, 0.1)
+    """
+    return max(min(took, ran), took - waited)
+
+
+def is_whole(answer: bytes) -> bool:
+    r"""Return whether an answer with a Content-Length is here as a whole, whatever it says.
+
+    >>> is_whole(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno"), is_whole(b"HTTP/1.1 200 OK\r\n")
+    (True, False)
+    """
+    head, end, body = answer.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)^content-length: *(\d+)", head, re.M)
+    return bool(end) and len(body) >= (int(length[1]) if length else 0)
 
 
 class _Probe:
@@ -64,7 +98,7 @@ class _Probe:
             self._socket.settimeout(patience)
             self._socket.sendall(_ASK)
             seen = b""
-            while not (seen.endswith(b"ok") and b"\r\n\r\n" in seen):
+            while not is_whole(seen):
                 piece = self._socket.recv(4096)
                 if not piece:
                     raise ConnectionError("hung up")
@@ -88,10 +122,12 @@ def _watch(port: int, pid: int, control: Connection, patience: float) -> None:
     probe.ask(patience)  # the handshake is not part of a heartbeat
     seen = Beats()
     while True:
-        began, before = time.monotonic(), _waited(pid) + _waited(own)
+        server, monitor = shares_of(pid), shares_of(own)
+        began = time.monotonic()
         answered = probe.ask(patience)
         took = time.monotonic() - began
-        net = max(0.0, took - (_waited(pid) + _waited(own) - before))
+        server_now, waited = shares_of(pid), shares_of(own).waited - monitor.waited
+        net = held(took, server_now.ran - server.ran, server_now.waited - server.waited + waited)
         seen.beats += 1
         seen.failed += not answered
         seen.worst, seen.worst_raw = max(seen.worst, net * 1000), max(seen.worst_raw, took * 1000)

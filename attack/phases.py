@@ -6,6 +6,7 @@ import asyncio
 import json
 import multiprocessing
 import re
+import resource
 import shutil
 import sys
 import tempfile
@@ -17,14 +18,16 @@ from typing import Any
 
 from attack import agents, drivers, files
 from attack.bombs import bombs
-from attack.campaign import BOMB_SECONDS, KEPT_BODY, MOST_GROWTH, MOST_PEAK, RESTART_ABOVE, SETTLING, Campaign
+from attack.campaign import BOMB_SECONDS, KEPT_BODY, MOST_PEAK, RESTART_ABOVE, SETTLING, Campaign
 from attack.clients import BULK, CLIENTS, drain, fill
 from attack.distinct import distinct
 from attack.findings import cause_of, expected_failure, tracebacks_of
 from attack.fuzzing import Judge, fuzz, grow
+from attack.monitoring import shares_of
 from attack.servers import resident_bytes
 from attack.species import species_of
 from attack.templates import templates
+from attack.verdict import MOST_GROWTH
 from attack.wire import Answer, Connection, Request, client_tls, json_request
 
 
@@ -51,24 +54,46 @@ def fuzz_phase(campaign: Campaign) -> None:
     )
     time.sleep(SETTLING)
     first = campaign.look("warm up")
+    meter = _Meter(campaign)
     campaign.take(
         *fuzz(
             campaign.server.port, species, plan.seed, plan.requests - warm, plan.seconds * 0.9, plan.workers
         )
     )
     elapsed = time.monotonic() - began
+    costs = meter.read(campaign)
     time.sleep(SETTLING)
     last = campaign.look("fuzz")
     growth = last.memory - first.memory
     campaign.figures["fuzz figures"] = {
         "requests": campaign.tally.total, "requests per second": round(campaign.tally.total / elapsed), "seconds": round(elapsed),
         "valid share": round(campaign.tally.deep_by_class.total() / max(1, campaign.tally.total), 3),
-        "memory growth MB": round(growth, 1), "memory peak MB": round(last.memory_peak, 1),
+        "memory growth MB": round(growth, 1), "memory peak MB": round(last.memory_peak, 1), **costs,
     }  # fmt: skip
-    if growth > MOST_GROWTH and not campaign.server.deaths:
-        campaign.findings.add(
-            "memory", f"memory grew by more than {MOST_GROWTH:.0f} MB while fuzzing", {"growth": growth}
-        )
+
+
+class _Meter:
+    """Measures what a request costs the server and the attacker: which of them is the limit of the rate."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self._requests, self._began = campaign.tally.total, time.monotonic()
+        self._server, self._attacker = shares_of(campaign.server.pid).ran, _children_ran()
+
+    def read(self, campaign: Campaign) -> dict[str, float]:
+        """Return the costs since the beginning; of no meaning after a death."""
+        n_requests = max(1, campaign.tally.total - self._requests)
+        server = shares_of(campaign.server.pid).ran - self._server
+        return {
+            "requests per second at the end": round(n_requests / (time.monotonic() - self._began)),
+            "server CPU ms a request": round(1_000 * server / n_requests, 2),
+            "attacker CPU ms a request": round(1_000 * (_children_ran() - self._attacker) / n_requests, 2),
+        }
+
+
+def _children_ran() -> float:
+    """Return the CPU seconds of worker processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def bombs_phase(campaign: Campaign) -> None:

@@ -20,7 +20,7 @@ GATES = ",".join(
     f"{gate}=true"
     for gate in (
         "DRAListTypeAttributes", "DRADerivedAttributes", "DRADeviceCompatibilityGroups", "DRAOptionalNodeOperations",
-        "DRANodeAllocatableResources", "DRAResourcePoolStatus", "DRAPartitionableDevicesType",
+        "DRANodeAllocatableResources", "DRAResourcePoolStatus", "DRAPartitionableDevicesType", "GenericWorkload",
     )
 )  # fmt: skip
 _DEATH = re.compile(r"Fatal Python error: .*|Segmentation fault.*")
@@ -29,7 +29,8 @@ _DEATH = re.compile(r"Fatal Python error: .*|Segmentation fault.*")
 class Server:
     """`dray server` on a free port of 127.0.0.1, with its log in a file."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, holds: Path | None = None) -> None:
+        """Prepare; `holds` is the file to which it writes what held its event loop (see `holding`)."""
         self.folder = folder
         self.data = folder / "data"
         self.log = folder / "server.log"
@@ -40,7 +41,7 @@ class Server:
             *(
                 sys.executable,
                 "-m",
-                "dray",
+                *(["dray"] if holds is None else ["attack.holding", str(holds)]),
                 "server",
                 "--data",
                 str(self.data),
@@ -61,7 +62,7 @@ class Server:
         assert self._process is not None
         return self._process.pid
 
-    def start(self, patience: float = 60.0) -> None:
+    def start(self, patience: float = 300.0) -> None:
         """Start and wait until it answers; a restart keeps the port."""
         ready = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:

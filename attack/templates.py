@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dray.api.kinds import KINDS, Kind
+from dray.api.kinds import ADMISSION, KINDS, RBAC, STORAGE, Kind
 
 Json = Any
 GROUP = "attack.example.com"  # of the custom kind
 DRIVER = "gpu.example.com"
 UID = "11111111-2222-4333-8444-555555555555"
 TIME = "2026-01-02T03:04:05Z"
-RBAC = "rbac.authorization.k8s.io"
 EXPRESSION = 'device.driver == "gpu.example.com" && device.attributes["gpu.example.com"].cores > 2'
 
 
@@ -291,6 +290,48 @@ def _resource_kinds() -> dict[str, list[Json]]:
     }
 
 
+def _storage_kinds() -> dict[tuple[str, str], list[Json]]:
+    size = {"storage": "1Gi"}
+    field = {"key": "zone", "operator": "In", "values": ["a"]}
+    volume = {
+        "capacity": size,
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "a",
+        "hostPath": {"path": "/tmp"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [field]}]}},
+    }
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": size}, "storageClassName": "a"}
+    driver = {
+        "name": "csi.example.com",
+        "nodeID": "n1",
+        "topologyKeys": ["zone"],
+        "allocatable": {"count": 3},
+    }
+    topology = [{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]
+    return {
+        ("", "PersistentVolume"): [{"metadata": _metadata(), "spec": volume}],
+        ("", "PersistentVolumeClaim"): [{"metadata": _metadata(), "spec": claim}],
+        (STORAGE, "CSIDriver"): [{"metadata": _metadata(), "spec": {"attachRequired": False}}],
+        (STORAGE, "CSINode"): [{"metadata": _metadata(), "spec": {"drivers": [driver]}}],
+        (STORAGE, "CSIStorageCapacity"): [
+            {"metadata": _metadata(), "storageClassName": "a", "capacity": "1Gi", "nodeTopology": _selector()}
+        ],
+        (STORAGE, "VolumeAttachment"): [
+            {
+                "metadata": _metadata(),
+                "spec": {
+                    "attacher": "csi.example.com",
+                    "nodeName": "n1",
+                    "source": {"persistentVolumeName": "a"},
+                },
+            }
+        ],
+        (STORAGE, "StorageClass"): [
+            {"metadata": _metadata(), "provisioner": "csi.example.com", "allowedTopologies": topology}
+        ],
+    }
+
+
 def _by_kind() -> dict[tuple[str, str], list[Json]]:
     gang = {"schedulingPolicy": {"gang": {"minCount": 2}}}
     claims = [{"name": "c", "resourceClaimTemplateName": "a0"}]
@@ -339,6 +380,7 @@ def _by_kind() -> dict[tuple[str, str], list[Json]]:
             {"metadata": _metadata(), "spec": {"podGroupTemplates": [{"name": "g", **gang}]}}
         ],
     }  # fmt: skip
+    found |= _storage_kinds()
     attributes = {"verb": "get", "resource": "pods", "namespace": "default", "group": "", "name": "a"}
     access = {"resourceAttributes": attributes, "user": "somebody", "groups": ["g"], "extra": {"k": ["v"]}}
     found |= {
@@ -350,9 +392,78 @@ def _by_kind() -> dict[tuple[str, str], list[Json]]:
         ("authorization.k8s.io", "SelfSubjectRulesReview"): [{"spec": {"namespace": "default"}}],
         ("authorization.k8s.io", "SubjectAccessReview"): [{"spec": access}],
     }
-    return found | {("resource.k8s.io", kind): bodies for kind, bodies in _resource_kinds().items()}
+    return (
+        found
+        | _admission_kinds()
+        | _storage_kinds()
+        | {("resource.k8s.io", kind): bodies for kind, bodies in _resource_kinds().items()}
+    )
 
 
+def _admission_kinds() -> dict[tuple[str, str], list[Json]]:
+    """Return objects that would judge requests of others, were there a kind of that name: two fields away from that."""
+    group = "admissionregistration.k8s.io"
+    rule = {
+        "apiGroups": ["nothing.example.com"], "apiVersions": ["v1"], "resources": ["nothings"], "operations": ["CREATE", "UPDATE"],
+        "scope": "Namespaced",
+    }  # fmt: skip
+    hook = {
+        "name": "a.attack.example.com", "clientConfig": {"url": "https://127.0.0.1:1/hook"}, "rules": [rule],
+        "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore", "timeoutSeconds": 1,
+        "matchConditions": [{"name": "never", "expression": "false"}], "namespaceSelector": _selector(),
+    }  # fmt: skip
+    policy = {
+        "failurePolicy": "Ignore",
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": "object.metadata.name != ''", "message": "m", "reason": "Invalid"}],
+        "matchConditions": [{"name": "never", "expression": "false"}],
+        "variables": [{"name": "v", "expression": "1 + 1"}],
+        "auditAnnotations": [{"key": "k", "valueExpression": "'v'"}],
+    }
+    binding = {"policyName": "p", "validationActions": ["Warn"], "matchResources": {"resourceRules": [rule]}}
+    return {
+        (group, "MutatingWebhookConfiguration"): [
+            {"metadata": _metadata(), "webhooks": [{**hook, "reinvocationPolicy": "Never"}]}
+        ],
+        (group, "ValidatingWebhookConfiguration"): [{"metadata": _metadata(), "webhooks": [hook]}],
+        (group, "ValidatingAdmissionPolicy"): [{"metadata": _metadata(), "spec": policy}],
+        (group, "ValidatingAdmissionPolicyBinding"): [{"metadata": _metadata(), "spec": binding}],
+    }
+
+
+def _storage_kinds() -> dict[tuple[str, str], list[Json]]:
+    group, storage = "storage.k8s.io", {"storage": "1Gi"}
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    volume = {
+        "capacity": storage, "accessModes": ["ReadWriteOnce"], "storageClassName": "s", "hostPath": {"path": "/tmp/a"},
+        "persistentVolumeReclaimPolicy": "Retain", "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+    }  # fmt: skip
+    wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": storage}, "storageClassName": "s"}
+    zones = [{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]
+    storage_class = {
+        "metadata": _metadata(), "provisioner": "p.example.com", "parameters": {"a": "b"}, "reclaimPolicy": "Delete",
+        "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": True, "allowedTopologies": zones,
+    }  # fmt: skip
+    attachment = {"attacher": "p.example.com", "nodeName": "n1", "source": {"persistentVolumeName": "v"}}
+    driver = {"name": "p.example.com", "nodeID": "i", "topologyKeys": ["zone"], "allocatable": {"count": 3}}
+    return {
+        ("", "PersistentVolume"): [{"metadata": _metadata(), "spec": volume}],
+        ("", "PersistentVolumeClaim"): [{"metadata": _metadata(), "spec": wanted}],
+        (group, "CSIDriver"): [
+            {"metadata": _metadata(), "spec": {"attachRequired": True, "podInfoOnMount": False}}
+        ],
+        (group, "CSINode"): [{"metadata": _metadata(), "spec": {"drivers": [driver]}}],
+        (group, "CSIStorageCapacity"): [
+            {"metadata": _metadata(), "storageClassName": "s", "capacity": "1Gi", "nodeTopology": _selector()}
+        ],
+        (group, "StorageClass"): [storage_class],
+        (group, "VolumeAttachment"): [{"metadata": _metadata(), "spec": attachment}],
+    }
+
+
+# Webhooks and admission policies judge all later requests: with a mutant of one in force a run would attack nothing else,
+# and a webhook's address may be anywhere. Their tests are test_server_webhooks.py and test_server_policies.py.
+NOT_ATTACKED = frozenset({ADMISSION})
 CUSTOM = Kind(GROUP, "Widget", "widgets", ("v1",), "v1", True)
 
 
@@ -361,6 +472,8 @@ def templates() -> list[Template]:
     found = []
     bodies = _by_kind()
     for kind in KINDS:
+        if kind.group in NOT_ATTACKED:
+            continue
         for version in kind.versions:
             for body in _in_version(kind, version, bodies[kind.group, kind.kind]):
                 found.append(Template(kind, version, body, kind.kind in ("LimitRange", "ResourceQuota")))

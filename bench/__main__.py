@@ -16,7 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
-BENCHES = ["allocator", "cel", "packing", "node", "server", "scheduling"]
+BENCHES = ["allocator", "cel", "packing", "capacity", "fair_share", "node", "server", "scheduling"]
 REPORT = Path(__file__).resolve().parent.parent / "BENCHMARKS.md"
 HEAD = "# Benchmarks\n\nMeasured by `make bench`; every section says how.\n"
 

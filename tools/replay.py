@@ -39,10 +39,11 @@ LOOKING = re.compile(
     r"(kubectl (get|logs|describe|wait|top|events)|dray (get|explain|map|top|check|whatif|cel|status))\b"
 )
 UP = re.compile(r"\bdray up( [^`#\n]*)")
-KINDS = (  # deleted after a page, if they were not there before it
-    "deployments", "jobs", "daemonsets", "pods", "podgroups.scheduling.k8s.io", "resourceclaims",
-    "resourceclaimtemplates", "devicetaintrules", "resourcepoolstatusrequests", "resourcequotas", "priorityclasses",
-    "deviceclasses", "resourceslices", "namespaces",
+KINDS = (  # deleted after a page, if they were not there before it; those that the system serves (feature gates)
+    "deployments.apps", "jobs.batch", "daemonsets.apps", "pods", "podgroups.scheduling.k8s.io",
+    "resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io", "devicetaintrules.resource.k8s.io",
+    "resourcepoolstatusrequests.resource.k8s.io", "resourcequotas", "priorityclasses.scheduling.k8s.io",
+    "deviceclasses.resource.k8s.io", "resourceslices.resource.k8s.io", "namespaces",
 )  # fmt: skip
 VARYING = [
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uuid>"),
@@ -191,6 +192,8 @@ class Cluster:
             start_new_session=True,
         )
         self._wait_until_up()
+        served = set(self._kubectl("api-resources", "--output=name").split())
+        self._kinds = ",".join(kind for kind in KINDS if kind in served)
         self._before = self._objects()
         self._drivers = set(self._slices().values())
 
@@ -204,32 +207,33 @@ class Cluster:
             time.sleep(0.2)
 
     def _kubectl(self, *words: str) -> str:
+        """Return what kubectl prints; a failure is an error, never an empty answer."""
         done = subprocess.run(
             ["kubectl", *words], env=self.environment, capture_output=True, text=True, timeout=60, check=False
         )
+        if done.returncode:
+            raise ReplayError(f"kubectl {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout
 
     def _objects(self) -> set[tuple[str, str, str]]:
         """Return kind, namespace and name of everything that a page may leave behind."""
-        text = self._kubectl("get", ",".join(KINDS), "--all-namespaces", "--output=json")
+        text = self._kubectl("get", self._kinds, "--all-namespaces", "--output=json")
         return {
             (each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"])
-            for each in json.loads(text or '{"items": []}')["items"]
+            for each in json.loads(text)["items"]
             if each["kind"] != "ResourceSlice"
             or not each["metadata"].get("ownerReferences")  # a driver's own
         }
 
     def _slices(self) -> dict[str, str]:
-        items = json.loads(self._kubectl("get", "resourceslices", "--output=json") or '{"items": []}')[
-            "items"
-        ]
+        items = json.loads(self._kubectl("get", "resourceslices", "--output=json"))["items"]
         return {each["metadata"]["name"]: each["spec"]["driver"] for each in items}
 
     def forget_drivers(self) -> None:
         """Delete the slices of drivers that a page started; they must have ended."""
         left = [name for name, driver in self._slices().items() if driver not in self._drivers]
         if left:
-            self._kubectl("delete", "resourceslices", *left)
+            self._kubectl("delete", "resourceslices", *left, "--ignore-not-found")
 
     def reset(self) -> None:
         """Delete what a page left behind."""

@@ -9,7 +9,7 @@ from attack.servers import NOBODY
 from attack.templates import GROUP
 from attack.vocabulary import JSON, PROTOBUF
 from attack.wire import ADMIN, Request
-from dray.api.protobuf import MAGIC, spell_field
+from dray.api.protobuf import MAGIC, encode_field
 
 Json = Any
 HOME = "corpus"  # the namespace in which objects of every kind exist
@@ -44,9 +44,9 @@ def review_protobuf(message: bytes) -> Request:
     """Return a protobuf body around a message."""
     body = (
         MAGIC
-        + spell_field(
-            1, spell_field(1, b"authorization.k8s.io/v1") + spell_field(2, b"SelfSubjectAccessReview")
+        + encode_field(
+            1, encode_field(1, b"authorization.k8s.io/v1") + encode_field(2, b"SelfSubjectAccessReview")
         )
-        + spell_field(2, message)
+        + encode_field(2, message)
     )
     return Request("POST", REVIEW, {"Content-Type": PROTOBUF}, body, NOBODY)

@@ -10,7 +10,7 @@ from attack.servers import NOBODY
 from attack.templates import GROUP
 from attack.vocabulary import APPLY, JSON, JSON_PATCH, MERGE, STRATEGIC, YAML
 from attack.wire import ADMIN, Request
-from dray.api.protobuf import spell_field
+from dray.api.protobuf import encode_field
 
 
 def depth() -> Iterator[Bomb]:
@@ -74,7 +74,7 @@ def depth() -> Iterator[Bomb]:
         )
     message = b""
     for _ in range(5_000):
-        message = spell_field(1, message) if len(message) < 1_000_000 else message
+        message = encode_field(1, message) if len(message) < 1_000_000 else message
     yield "protobuf nested", review_protobuf(message)
     yield "protobuf groups", review_protobuf(b"\x0b" * 100_000)
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from bench.allocator.instances import BIG_GPU, Inventory, Question, claim, cluster, questions, request
-from dray.allocator import World
+from dray.allocator import Allocator
 from dray.allocator.cases import add_rest, read_case
 from dray.api.resource import ResourceClaim, ResourceSlice
 
@@ -94,24 +94,24 @@ class Row:
     feasible: int = 0
 
 
-def load_world(inventory: Inventory) -> World:
-    world = World()
+def load_allocator(inventory: Inventory) -> Allocator:
+    allocator = Allocator()
     data = inventory.data()
     for resource_slice in msgspec.convert(data["slices"], list[ResourceSlice]):
-        world.set_slice(resource_slice)
+        allocator.set_slice(resource_slice)
     case = read_case({**data, "slices": None})
-    add_rest(world, case)
-    for node in world.nodes:
-        world.view(node)
+    add_rest(allocator, case)
+    for node in allocator.nodes:
+        allocator.view(node)
     # What is loaded stays: the collector need not look at it again.
     gc.collect()
     gc.freeze()
-    return world
+    return allocator
 
 
-def ask(world: World, claims: list[ResourceClaim], first: int) -> tuple[float, int]:
+def ask(allocator: Allocator, claims: list[ResourceClaim], first: int) -> tuple[float, int]:
     started = time.perf_counter()
-    answers = world.plan_nodes(claims, first=first or None, budget=1_000_000)
+    answers = allocator.plan_nodes(claims, first=first or None, budget=1_000_000)
     for plan in answers.plans:
         plan.allocations  # noqa: B018  # built when read; upstream builds them, too
     return (time.perf_counter() - started) * 1000, len(answers.plans)
@@ -119,13 +119,13 @@ def ask(world: World, claims: list[ResourceClaim], first: int) -> tuple[float, i
 
 def measure(rows: list[Row], peer: Peer | None, folder: Path) -> None:
     loaded: Inventory | None = None
-    world = World()
+    allocator = Allocator()
     for row in rows:
         question = row.question
         if question.inventory is not loaded:
             loaded = question.inventory
             gc.unfreeze()
-            world = load_world(loaded)
+            allocator = load_allocator(loaded)
             if peer is not None:
                 peer.load(loaded, folder)
         claims = msgspec.convert(question.claims, list[ResourceClaim])
@@ -137,8 +137,8 @@ def measure(rows: list[Row], peer: Peer | None, folder: Path) -> None:
                     row.upstream.append(answer["ms"])
                     row.feasible = answer["feasible"]
             if number == 0:
-                row.first, found = ask(world, claims, question.first)
-            ms, found = ask(world, claims, question.first)
+                row.first, found = ask(allocator, claims, question.first)
+            ms, found = ask(allocator, claims, question.first)
             row.again.append(ms)
             if peer is not None and not row.timed_out and found != row.feasible:
                 raise RuntimeError(f"{question.name}: dray finds {found} nodes, upstream {row.feasible}")
@@ -171,16 +171,16 @@ def upkeep(n_nodes: int) -> list[str]:
     started = time.perf_counter()
     slices = [decoder.decode(text) for text in texts]
     decoded = time.perf_counter()
-    world = World()
+    allocator = Allocator()
     for resource_slice in slices:
-        world.set_slice(resource_slice)
+        allocator.set_slice(resource_slice)
     parsed = time.perf_counter()
     nodes = [resource_slice.spec.node_name or "" for resource_slice in slices[::2]]
     for node in nodes:
-        world.view(node)
+        allocator.view(node)
     viewed = time.perf_counter()
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    add_rest(world, read_case({**cluster(1).data(), "slices": None}))
+    add_rest(allocator, read_case({**cluster(1).data(), "slices": None}))
     claims = msgspec.convert(
         [
             {
@@ -190,13 +190,13 @@ def upkeep(n_nodes: int) -> list[str]:
         ],
         list[ResourceClaim],
     )
-    plan = world.plan(nodes[0], claims)
+    plan = allocator.plan(nodes[0], claims)
     times: dict[str, list[float]] = {"slice": [], "taken": [], "undone": []}
     for index in range(200):
         t0 = time.perf_counter()
-        world.set_slice(slices[index * 2])
+        allocator.set_slice(slices[index * 2])
         t1 = time.perf_counter()
-        undo = world.take("claim", plan.allocations[0])  # type: ignore[union-attr]
+        undo = allocator.take("claim", plan.allocations[0])  # type: ignore[union-attr]
         t2 = time.perf_counter()
         undo()
         t3 = time.perf_counter()
@@ -215,13 +215,13 @@ def upkeep(n_nodes: int) -> list[str]:
 
 def pods_in_a_row(n_nodes: int, n_pods: int) -> str:
     """Measure what a scheduler does all day: ask, take one of the first 100 nodes, ask for the next pod."""
-    world = load_world(cluster(n_nodes))
+    allocator = load_allocator(cluster(n_nodes))
     claims = msgspec.convert(claim(request("gpu", "gpu", 1, BIG_GPU)), list[ResourceClaim])
-    world.plan_nodes(claims, first=100)
+    allocator.plan_nodes(claims, first=100)
     started = time.perf_counter()
     for number in range(n_pods):
-        plans = world.plan_nodes(claims, first=100).plans
-        world.take(f"pod-{number}", plans[number % len(plans)].allocations[0])
+        plans = allocator.plan_nodes(claims, first=100).plans
+        allocator.take(f"pod-{number}", plans[number % len(plans)].allocations[0])
     per_pod = (time.perf_counter() - started) / n_pods * 1e6
     return (
         f"- {n_pods:,} pods in a row, one GPU each, {n_nodes:,} nodes: {per_pod:.0f} µs per pod"

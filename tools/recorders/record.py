@@ -3,10 +3,11 @@
     make record                                   # with the version that the suite is built for
     make record KUBERNETES_VERSION=v1.38.0        # follow a release, then read the diff
 
-Three recorders, each for one kind of case:
+Four recorders, each for one kind of case:
   * allocator: the cases of tests/cases/allocation and random cases by seed (tests/random_cases.py);
   * cel: the expressions of tests/recordings/cel/expressions.jsonl, and environments.jsonl;
-  * api: the request sequences of tests/cases/api, played on a real kube-apiserver.
+  * api: the request sequences of tests/cases/api, played on a real kube-apiserver;
+  * node: who may call kubelet's port; only if asked for, since it needs root (see node_access.py).
 
 A recording has the answers only; a test that cannot find its recording fails.
 """
@@ -184,13 +185,19 @@ def record_api(version: str) -> None:
 def main() -> None:
     """Run the recorders that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("what", nargs="*", help="allocator, cel, api (default: all)")
+    parser.add_argument("what", nargs="*", help="allocator, cel, api, node (default: all but node)")
     parser.add_argument("--version", default=os.environ.get("KUBERNETES_VERSION") or DEFAULT_VERSION)
     options = parser.parse_args()
-    unknown = set(options.what) - {"allocator", "cel", "api"}
+    unknown = set(options.what) - {"allocator", "cel", "api", "node"}
     if unknown:
         parser.error(f"there is no recorder {sorted(unknown)[0]!r}")
     wanted = options.what or ["allocator", "cel", "api"]
+    if "node" in wanted:
+        from node_access import record as record_node_access
+
+        record_node_access()
+        if wanted == ["node"]:
+            return
     upstream = UpstreamPrograms(options.version)
     if "allocator" in wanted:
         record_allocator(upstream)

@@ -115,7 +115,7 @@ def gates_page() -> str:
 
 def codes_page() -> str:
     """Return the table of the codes of `dray check`."""
-    from dray.sim.linting import CODES
+    from dray.workbench.lint import CODES
 
     rows = [f"| `{code}` | {_cell(meaning)} |" for code, meaning in sorted(CODES.items())]
     return (
@@ -151,7 +151,7 @@ def metrics_page() -> str:
 def metrics() -> list[Metric]:
     """Return every metric that the source declares, sorted by name.
 
-    A declaration is one of: a call `Kind(name, help, …)` of prometheus_client; a call or a tuple
+    A declaration is one of: a call `Kind(name, help, …)` of prometheus_client or `histogram(name, help, …)`; a call or a tuple
     with the texts name, kind, help; an entry `name: (help, value)` of a dictionary; a text
     `# HELP name help` with `# TYPE name kind` beside it, where the name may be a variable.
     """
@@ -174,7 +174,7 @@ def _declared(tree: ast.Module, text: str) -> Iterator[tuple[str, str, str]]:
             inside = node.args if isinstance(node, ast.Call) else node.elts
             words = [each.value for each in inside if _is_text(each)]
             kind = _called(node)
-            if kind in ("Counter", "Gauge", "Histogram", "Summary") and len(words) > 1:
+            if kind in ("Counter", "Gauge", "Histogram", "Summary", "histogram") and len(words) > 1:
                 yield words[0], kind.lower(), words[1]
             elif len(words) > 2 and words[1] in ("counter", "gauge", "histogram"):
                 yield words[0], words[1], words[2]
