@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from dray.allocator import AllocationError, Plan, Unsatisfied
-from dray.allocator.cases import build_world, read_case
+from dray.allocator.cases import build_allocator, read_case
 from dray.api.quantity import parse_quantity
 
 
@@ -62,12 +62,12 @@ def check_allocation(data: dict[str, Any], expected: dict[str, Any], *, whole_er
     Of error texts the part after the last colon must be in ours; with `whole_error` they must be equal.
     """
     case = read_case(data)
-    world = build_world(case)
+    allocator = build_allocator(case)
     [node] = case.all_nodes()
     error = None
     answer: Plan | Unsatisfied | None = None
     try:
-        answer = world.plan(node.metadata.name, case.claims or [])
+        answer = allocator.plan(node.metadata.name, case.claims or [])
     except AllocationError as raised:
         error = str(raised)
     if isinstance(answer, Unsatisfied):

@@ -13,12 +13,14 @@ import http.client
 import json
 import re
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
+from admission_sequences import ADMISSION_SEQUENCES
 
 Json = Any
 JsonObject = dict[str, Any]
@@ -45,9 +47,13 @@ class Steps:
     def __init__(self) -> None:
         self.requests: list[JsonObject] = []
 
-    def add(self, method: str, path: str, body: Json = None, kind: str = "", accept: str = "") -> None:
-        """Add a request; `body` may be text, which is sent as it is."""
+    def add(
+        self, method: str, path: str, body: Json = None, kind: str = "", accept: str = "", until: int = 0
+    ) -> None:
+        """Add a request; `body` may be text, which is sent as it is; sent again until the answer has a code."""
         step: JsonObject = {"do": f"{method} {path}"}
+        if until:
+            step["until"] = until
         if body is not None:
             step["body"] = body
         if kind:
@@ -827,6 +833,7 @@ SEQUENCES: dict[str, Callable[[Steps], None]] = {
     function.__name__: function
     for function in (
         classes, claims, claim_status, templates, slices, taint_rules, versions, patches, applying, options, pods, discovery,
+        *ADMISSION_SEQUENCES,
     )
 }  # fmt: skip
 
@@ -841,6 +848,7 @@ def sequences() -> Iterator[tuple[str, list[JsonObject]]]:
 
 # --- playing ----------------------------------------------------------------------
 
+_MOST_TRIES = 50
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TIME = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _OWN_TIMES = ("2026-01-01T00:00:00Z", "2026-01-02T03:04:05Z")  # those that the sequences send
@@ -848,6 +856,8 @@ _MADE_NAME = re.compile(r"made-[bcdfghjklmnpqrstvwxz2456789]{5}")
 _RECORD_VERSION = re.compile(r"in record \(\d+\)")
 _AGE = re.compile(r"(\d+[smhdy])+")
 _LEFT_OUT = frozenset({"managedFields", "remainingItemCount"})
+# Nobody here would take these away again.
+_PROTECTION = ("kubernetes.io/pv-protection", "kubernetes.io/pvc-protection")
 _VERSIONS = frozenset({"resourceVersion", "continue", "storageVersionHash"})
 
 
@@ -873,9 +883,13 @@ def play(kubeconfig: Path, steps: list[JsonObject]) -> list[JsonObject]:
             }
             if text is not None:
                 headers["Content-Type"] = step.get("type") or "application/json"
-            connection.request(method, path, text, headers)
-            response = connection.getresponse()
-            content = response.read()
+            for _ in range(_MOST_TRIES):
+                connection.request(method, path, text, headers)
+                response = connection.getresponse()
+                content = response.read()
+                if step.get("until") in (None, response.status):
+                    break
+                time.sleep(0.2)
             answer: JsonObject = {"do": step["do"], "code": response.status, "body": comparable(content)}
             warnings = response.headers.get_all("Warning")
             if warnings:
@@ -898,9 +912,19 @@ def _stable(value: Json, key: str = "") -> Json:
     if isinstance(value, dict):
         if value.get("kind") == "Table":
             value = _stable_table(value)
-        return {name: _stable(item, name) for name, item in value.items() if name not in _LEFT_OUT}
+        if value.get("kind") == "CustomResourceDefinition" and "spec" in value:
+            # The status is a controller's in one server and the server's own in the other.
+            value = {
+                "kind": value["kind"],
+                "metadata": {"name": value["metadata"]["name"]},
+                "spec": value["spec"],
+            }
+        found = {name: _stable(item, name) for name, item in value.items() if name not in _LEFT_OUT}
+        if found.get("finalizers") == []:
+            del found["finalizers"]
+        return found
     if isinstance(value, list):
-        return [_stable(item) for item in value]
+        return [_stable(item) for item in value if item not in _PROTECTION]
     if isinstance(value, str):
         if key in _VERSIONS and value:
             return f"<{key}>"

@@ -4,10 +4,10 @@ import itertools
 
 import msgspec
 
-from dray.allocator import World
+from dray.allocator import Allocator
 from dray.api.core import Node, Pod, PodDisruptionBudget
 from dray.api.resource import DeviceClass, ResourceClaim, ResourceSlice
-from dray.scheduler import ClusterState, Devices, Neighbours, Placer, PodClaims, shape_of
+from dray.scheduler import ClusterState, Devices, InterPodAffinity, Placer, PodClaims, shape_of
 
 _uids = itertools.count(1)
 DRIVER = "gpu.example.com"
@@ -85,9 +85,9 @@ def device_class(name="gpu", **spec):
     return msgspec.convert(body, DeviceClass)
 
 
-def claim(name, count=1, *, namespace="ns", owner=None, selector=None, **metadata):
-    """Make a claim for some devices of the class `gpu`."""
-    exactly = {"deviceClassName": "gpu", "count": count, "allocationMode": "ExactCount"}
+def claim(name, count=1, *, namespace="ns", owner=None, selector=None, device_class="gpu", **metadata):
+    """Make a claim for some devices of a class."""
+    exactly = {"deviceClassName": device_class, "count": count, "allocationMode": "ExactCount"}
     if selector:
         exactly["selectors"] = [{"cel": {"expression": selector}}]
     owners = [{"uid": owner, "controller": True}] if owner else []
@@ -127,9 +127,9 @@ class SmallCluster:
 
     def __init__(self, *nodes, policy=None):
         self.state = ClusterState()
-        self.devices = Devices(World(), self.state)
-        self.neighbours = Neighbours(self.state)
-        self.placer = Placer(self.state, self.devices, self.neighbours, policy=policy)
+        self.devices = Devices(Allocator(), self.state)
+        self.affinity = InterPodAffinity(self.state)
+        self.placer = Placer(self.state, self.devices, self.affinity, policy=policy)
         self.claims_by_pod = {}
         for each in nodes:
             self.add(each)

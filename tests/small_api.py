@@ -2,7 +2,8 @@
 
 It stores any resource, gives out uids and revisions, and serves get, list, watch,
 create, update, patch (merge) and delete with field selectors. It neither
-validates nor defaults. Faults: `is_away` cuts all connections.
+validates nor defaults. Objects with finalizers stay until those are gone. Faults:
+`is_away` cuts all connections.
 """
 
 import asyncio
@@ -137,6 +138,9 @@ class SmallApi:
             new = {**copy.deepcopy(new), **({"status": old["status"]} if "status" in old else {})}
         new["metadata"]["uid"] = old["metadata"]["uid"]
         self.on_stored(new)
+        if old["metadata"].get("finalizers") and not new["metadata"].get("finalizers"):
+            if old["metadata"].get("deletionTimestamp"):
+                return self._remove(key, new)
         return self._store(key, new, "MODIFIED", 200)
 
     def _delete(self, key, old, options):
@@ -152,6 +156,13 @@ class SmallApi:
             new["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
             new["metadata"]["deletionGracePeriodSeconds"] = grace
             return self._store(key, new, "MODIFIED", 200)
+        if old["metadata"].get("finalizers"):
+            new = copy.deepcopy(old)
+            new["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            return self._store(key, new, "MODIFIED", 200)
+        return self._remove(key, old)
+
+    def _remove(self, key, old):
         del self.objects[key]
         gone = copy.deepcopy(old)
         gone["metadata"]["resourceVersion"] = str(next(self._revision))

@@ -17,6 +17,8 @@ from dray.server.store import (
     StoreUnavailable,
     WatchLagged,
     WriteConflict,
+    memory_store,
+    sqlite_store,
 )
 
 
@@ -188,10 +190,9 @@ async def test_a_closed_store_refuses_writes(store: Store) -> None:
 
 
 async def test_much_history_is_forgotten_in_steps_between_which_others_run(store, monkeypatch):
-    from dray.server.store import memory, sqlite
 
-    monkeypatch.setattr(memory, "COMPACTED_AT_ONCE", 10)
-    monkeypatch.setattr(sqlite, "COMPACTED_AT_ONCE", 10)
+    monkeypatch.setattr(memory_store, "COMPACTED_AT_ONCE", 10)
+    monkeypatch.setattr(sqlite_store, "COMPACTED_AT_ONCE", 10)
     for number in range(95):
         await store.put(f"/a/{number % 3}", lambda revision: b"%d" % revision)
     steps = set()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dray.server.store import SqliteStore, StoreDamaged, StoreLocked, StoreUnavailable, sqlite
+from dray.server.store import SqliteStore, StoreDamaged, StoreLocked, StoreUnavailable, sqlite_store
 
 
 def value(revision: int) -> bytes:
@@ -104,7 +104,7 @@ async def test_what_would_take_long_is_left_to_the_thread(tmp_path: Path) -> Non
 
 
 async def test_the_log_ahead_does_not_grow_without_end(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(sqlite, "CHECKPOINT_BYTES", 1 << 20)
+    monkeypatch.setattr(sqlite_store, "CHECKPOINT_BYTES", 1 << 20)
     store = SqliteStore(tmp_path)
     for number in range(1_000):
         await store.put(f"/a/{number % 10}", lambda _: b"x" * 8_000)
@@ -282,7 +282,7 @@ async def test_a_copy_that_may_lack_the_latest_writes_is_opened_with_a_warning(
 
 
 async def test_a_full_disk_is_trouble_until_it_takes_a_large_write_again(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(sqlite, "PROBE_EVERY", 0.01)
+    monkeypatch.setattr(sqlite_store, "PROBE_EVERY", 0.01)
     store = SqliteStore(tmp_path)
     real, is_full, n_probes = store._write_transaction, True, 0
 
@@ -298,7 +298,7 @@ async def test_a_full_disk_is_trouble_until_it_takes_a_large_write_again(tmp_pat
             raise OSError(28, "No space left on device")
 
     store._write_transaction = write
-    monkeypatch.setattr(sqlite, "_fill_and_remove", fill)
+    monkeypatch.setattr(sqlite_store, "_fill_and_remove", fill)
     assert store.trouble() == ""
     with pytest.raises(StoreUnavailable):
         await store.put("/a/x", value)

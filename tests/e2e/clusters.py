@@ -164,8 +164,8 @@ class Cluster:
         }
         return await self.client.create(kinds.CLAIM_TEMPLATES, body, self.namespace)
 
-    async def pod(self, name, claims=(), templates=(), resources=None, labels=None, **spec):
-        """Make a pod of this test's scheduler; claims and templates by name."""
+    async def pod(self, name, claims=(), templates=(), resources=None, labels=None, pod_level=None, **spec):
+        """Make a pod of this test's scheduler; claims and templates by name, `pod_level` are resources of the pod as a whole."""
         entries = [{"name": each, "resourceClaimName": each} for each in claims]
         entries += [{"name": each, "resourceClaimTemplateName": each} for each in templates]
         container = {"name": "main", "image": "registry.example/pause", "resources": dict(resources or {})}
@@ -180,6 +180,7 @@ class Cluster:
                 "containers": [container],
                 "resourceClaims": entries,
                 "terminationGracePeriodSeconds": 0,
+                **({"resources": pod_level} if pod_level else {}),
                 **spec,
             },
         }

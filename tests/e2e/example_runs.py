@@ -85,7 +85,7 @@ def _read(path: Path) -> list[Object]:
 
 
 def matches(expected: Any, actual: Any) -> bool:
-    """Say whether the expected part is in the actual object."""
+    """Return whether the expected part is in the actual object."""
     if expected is None:
         return actual is None
     if isinstance(expected, dict):

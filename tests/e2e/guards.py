@@ -13,7 +13,7 @@ from clusters import changes
 
 from dray.client import AlreadyExists, Conflict, NotFound, ServerFailed
 from dray.client import resources as kinds
-from dray.control.guarding.registering import CONFIGURATION, CONFIGURATIONS
+from dray.control.guarding.webhook_configuration import CONFIGURATION, CONFIGURATIONS
 
 PATIENCE = 60.0  # seconds for what happens at once; a loaded machine is slow, not wrong
 CALM = 30  # seconds of lease where nobody takes over: API servers wait ten seconds for an answer

@@ -25,11 +25,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dray.server import pki
+from dray.server.auth import pki
 
 CACHE = Path(os.environ.get("DRAY_PEERS", Path.home() / ".cache" / "dray" / "peers"))
 BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager")
-CONTROLLERS = "resourceclaim-controller,namespace-controller,garbage-collector-controller,pod-garbage-collector-controller"
+CONTROLLERS = (
+    "resourceclaim-controller,namespace-controller,garbage-collector-controller,pod-garbage-collector-controller,"
+    "persistentvolume-binder-controller,ephemeral-volume-controller"
+)
 KUBECONFIG = """apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "https://127.0.0.1:%d", insecure-skip-tls-verify: true}}]
@@ -154,7 +157,7 @@ def kubernetes(
         (folder / "node-client.key").write_bytes(pair.key_pem)
         processes.start(
             "apiserver", binaries / "kube-apiserver", f"--etcd-servers={etcd}", f"--cert-dir={folder}/certs",
-            f"--secure-port={port}", "--bind-address=127.0.0.1",
+            f"--secure-port={port}", "--bind-address=127.0.0.1", "--allow-privileged=true",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={folder}/sa.pub", f"--service-account-signing-key-file={folder}/sa.key",
             f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC",

@@ -34,7 +34,7 @@ from authorisation_matrix import (
     write_table,
 )
 
-from dray.server.rbac_bootstrap import bootstrap_objects
+from dray.server.auth.rbac_objects import bootstrap_objects
 
 DRIVER_ROLE = "dray:driver"
 

@@ -54,7 +54,15 @@ class Victims:
             ),
             "controllers": ("controllers", *reach),
             **{
-                f"scheduler-{number}": ("scheduler", *reach, "--name", name)
+                # A fixed identity: one that is started again goes on at once, as under a supervisor.
+                f"scheduler-{number}": (
+                    "scheduler",
+                    *reach,
+                    "--name",
+                    name,
+                    "--leader-identity",
+                    f"s{number}",
+                )
                 for number, name in enumerate(schedulers)
             },
         }

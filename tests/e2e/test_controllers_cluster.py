@@ -12,8 +12,8 @@ from test_controllers_claims import SOON, claim_when, furnished, is_free, made_c
 
 from dray.client import Client, Forbidden, NotFound
 from dray.client import resources as kinds
-from dray.control.nodes import NodeLifecycle, NodeMonitoring
-from dray.control.reconciling import Caches, run_controllers
+from dray.control.node_lifecycle import NodeLifecycle, NodeMonitoring
+from dray.control.reconcile_loop import Caches, run_controllers
 
 
 async def gone(cluster, resource, name, namespace=None):

@@ -14,8 +14,8 @@ from test_controllers_cluster import gone, rule, tolerant
 from dray.client import Client, NotFound, TransportError
 from dray.client import resources as kinds
 from dray.client.transport import Response
-from dray.control.reconciling import Caches, run_controllers
-from dray.control.suite import CONTROLLERS, make_controllers
+from dray.control.manager import CONTROLLERS, make_controllers
+from dray.control.reconcile_loop import Caches, run_controllers
 
 MANY = 12
 

@@ -10,8 +10,8 @@ from browser import browser_page, need_browser
 from dray.client import Client
 from dray.client.resources import CLAIMS, NAMESPACES, PODS, SLICES
 from dray.drivers.hardware import load_profile
-from dray.sim.scenes import claim, pod, request
-from dray.sim.system import Plan, System
+from dray.local.demo_scenes import claim, pod, request
+from dray.local.system import Plan, System
 
 pytestmark = pytest.mark.browser
 

@@ -17,11 +17,11 @@ import example_runs as runs
 import pytest
 import yaml
 
-import dray.sim.system as systems
+import dray.local.system as systems
 from dray.cli.main import main
-from dray.cli.whatif import parse_nodes
 from dray.client import Client
 from dray.client.resources import PODS
+from dray.sim.hardware import parse_hardware
 
 PATIENCE = 90.0  # seconds for one expectation; a loaded machine is slow, not wrong
 GATES = "GenericWorkload=true,DRAWorkloadResourceClaims=true,DRAResourcePoolStatus=true"
@@ -61,7 +61,7 @@ def outcomes(request):
 
 async def _play(examples, data):
     profiles = sorted({profile for example in examples for profile in example.cluster} | {"workstation"})
-    plan = systems.Plan(data, port=0, simulated=parse_nodes(profiles), feature_gates=GATES)
+    plan = systems.Plan(data, port=0, simulated=parse_hardware(profiles), feature_gates=GATES)
     system = systems.System(plan)
     try:
         await system.start()

@@ -427,13 +427,13 @@ async def test_a_search_without_end_is_cut_short_and_holds_nobody_up(peer):
         assert await cluster.bound("first") == "a"
         assert time.process_time() - began < 4, "a whole search takes some seven seconds"
         # A device that is freed does not make everybody wait for another search.
-        tried, decide = [], loop.decider.decide
+        tried, decide = [], loop.decide
 
-        def watched(pod, *rest):
+        def watched(pod, *rest, **more):
             tried.append(pod.metadata.name)
-            return decide(pod, *rest)
+            return decide(pod, *rest, **more)
 
-        loop.decider.decide = watched
+        loop.decide = watched
         await cluster.delete_pod("first")
         await cluster.pod("second", templates=["easy"])
         await cluster.bound("second")
@@ -458,13 +458,13 @@ async def test_a_pod_wakes_by_the_event_that_can_help_and_by_no_other(peer):
         await cluster.pod("wants-claim", claims=["late"])
         for name, words in (("wants-device", "in use"), ("wants-label", "0/"), ("wants-claim", "late")):
             await cluster.refused(name, words=words)
-        tried, decide = [], loop.decider.decide
+        tried, decide = [], loop.decide
 
-        def watched(pod, *rest):
+        def watched(pod, *rest, **more):
             tried.append(pod.metadata.name)
-            return decide(pod, *rest)
+            return decide(pod, *rest, **more)
 
-        loop.decider.decide = watched
+        loop.decide = watched
         # Nothing of this helps anybody.
         await cluster.claim("noise", {"name": "r", "deviceClassName": gpu})
         await cluster.client.patch(

@@ -15,8 +15,8 @@ from test_controllers_deploy import kubeconfig_of
 
 from dray.client import Client, Conflict, Forbidden, NotFound
 from dray.client import resources as kinds
-from dray.control.guarding.fencing import ANNOTATION
-from dray.control.guarding.registering import CONFIGURATION, CONFIGURATIONS
+from dray.control.guarding.revision_fence import ANNOTATION
+from dray.control.guarding.webhook_configuration import CONFIGURATION, CONFIGURATIONS
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "guard"
 

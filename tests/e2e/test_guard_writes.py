@@ -38,8 +38,8 @@ from dray.client import MERGE_PATCH, Conflict, NotFound, ServerFailed
 from dray.client.resources import CLAIMS, LEASES
 from dray.client.resources import NAMESPACES as _NAMESPACES
 from dray.control.guarding import make_identity
-from dray.control.guarding.fencing import ANNOTATION
-from dray.control.guarding.registering import CONFIGURATION, CONFIGURATIONS
+from dray.control.guarding.revision_fence import ANNOTATION
+from dray.control.guarding.webhook_configuration import CONFIGURATION, CONFIGURATIONS
 
 pytestmark = pytest.mark.kubernetes
 

@@ -1,6 +1,7 @@
 """The whole way of a pod, on dray's server and on a real kube-apiserver: template → claim → scheduled → prepared →
 runs and prints its devices → deleted → unprepared → the claim is gone."""
 
+import asyncio
 import contextlib
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ from node_builders import Lamps, eventually
 from dray.client import Client, NotFound, Request
 from dray.client import resources as kinds
 from dray.driver import Settings, serving_driver
+from dray.drivers.binding_conditions import satisfy_binding_conditions
 from dray.drivers.hardware import load_profile, profile_names
 from dray.drivers.simulated import SimulatedDriver
 from dray.node import AgentSettings, running_agent
@@ -116,7 +118,12 @@ async def test_every_modelled_hardware_reaches_a_container(dray_peer, folder, pr
         drivers = [SimulatedDriver(pool) for pool in model.pools(node)]
         async with node_with(cluster, folder, node, drivers) as agent:
             for pool in model.pools(node):
+                # Here nobody else plays the part of the driver's controller.
+                ready = asyncio.create_task(
+                    satisfy_binding_conditions(cluster.client, pool.driver, pool.name)
+                )
                 await one_device(cluster, folder, agent, pool)
+                ready.cancel()
 
 
 async def one_device(cluster, folder, agent, pool):

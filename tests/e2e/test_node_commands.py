@@ -53,7 +53,7 @@ async def test_a_check_of_nothing_fails_with_a_reason(dray_peer, folder):
         "check",
         "--kubelet-dir",
         folder,
-        "--wait",
+        "--timeout",
         "0.3",
         "--kubeconfig",
         dray_peer.kubeconfig,
@@ -65,7 +65,7 @@ async def test_a_check_of_nothing_fails_with_a_reason(dray_peer, folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["driver", "run", "toaster"], "no driver 'toaster'"),
+        (["driver", "run", "toaster"], "invalid choice: 'toaster'"),
         (["driver", "new", "toaster"], "is not a driver name"),
         (["driver", "run", "sim", "--profile", "toaster"], "toaster"),
         (["node", "--kubeconfig", "/no/such/file"], "/no/such/file"),

@@ -17,7 +17,7 @@ from server_process import serving
 from dray.api.rpc.generated import registration_v1_pb2, registration_v1_pb2_grpc
 from dray.client import Client
 from dray.client import resources as kinds
-from dray.driver.sockets import identity_of, is_answering
+from dray.host.sockets import identity_of, is_answering
 
 NODE = "node-1"
 

@@ -69,7 +69,7 @@ async def furnish(client):
         ]
         spec = {"nodeName": name, "containers": [{"name": "c", "image": "i"}], "tolerations": leaving}
         await client.create(kinds.PODS, {"metadata": {"name": f"on-{name}"}, "spec": spec}, "default")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(240):
         while [name for name in NAMES if await taints(client, name)]:
             await asyncio.sleep(0.1)
 

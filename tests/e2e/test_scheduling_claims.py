@@ -1,7 +1,5 @@
 """Pods with claims land on the right node: on dray's server and on real Kubernetes."""
 
-import asyncio
-
 from clusters import Cluster
 
 from dray.client import resources as kinds
@@ -224,21 +222,3 @@ async def test_a_missing_claim_is_named_and_waited_for(peer):
         await cluster.refused("p", words="late")
         await cluster.claim("late", {"name": "req", "deviceClassName": gpu})
         assert await cluster.bound("p") == "a"
-
-
-async def test_two_schedulers_at_once_never_give_a_device_twice(peer):
-    async with Cluster(peer) as cluster:
-        for number in range(3):
-            await cluster.devices(await cluster.node(f"n{number}"), *(f"g{index}" for index in range(4)))
-        gpu = await cluster.device_class()
-        await cluster.template("one", {"name": "req", "deviceClassName": gpu})
-        await asyncio.gather(*(cluster.start_scheduler() for _ in range(2)))
-        await asyncio.gather(*(cluster.pod(f"p{index}", templates=["one"]) for index in range(12)))
-        await asyncio.gather(*(cluster.bound(f"p{index}") for index in range(12)))
-        claims = (await cluster.client.list(kinds.CLAIMS, cluster.namespace)).items
-        devices = [
-            (each["pool"], each["device"])
-            for claim in claims
-            for each in claim["status"]["allocation"]["devices"]["results"]
-        ]
-        assert len(devices) == len(set(devices)) == 12

@@ -13,9 +13,9 @@ from test_scheduling_more import _allocated, _attached, _conditional, _report
 from dray.client import Client, LeaderElection
 from dray.client import resources as kinds
 from dray.client.transport import Response
-from dray.control.clocks import ServerClock
-from dray.control.reconciling import Caches, run_controllers
-from dray.control.suite import make_controllers
+from dray.control.manager import make_controllers
+from dray.control.reconcile_loop import Caches, run_controllers
+from dray.control.server_clock import ServerClock
 
 HOUR = timedelta(hours=1)
 
@@ -119,7 +119,7 @@ async def test_a_clock_that_jumps_changes_no_pause_between_attempts(peer):
         await cluster.until(failed, "a failed binding")
         clock.offset = -HOUR
         assert await cluster.bound("p") == "a"
-        # A second, more or less by chance, so that rivals do not meet again: half of it at least.
+        # A second, more or less by chance, half of it at least.
         assert asyncio.get_running_loop().time() - began >= 0.5, "the pause is kept, too"
 
 

@@ -4,16 +4,14 @@ import asyncio
 
 import pytest
 from clusters import Cluster
-from test_scheduling_more import _group
-from test_scheduling_rivals import (
+from extended_resources import (
     FEATURES,
     LONG,
     check_specials,
     furnish,
-    judged,
-    rivals,
     specials,
 )
+from test_scheduling_more import _allocated, _conditional, _group, _report
 
 from dray.client import resources as kinds
 
@@ -96,22 +94,6 @@ async def test_a_gang_waits_for_the_class_of_its_extended_resource(peer):
         await cluster.device_class(extendedResourceName=cluster.extended)
         assert [await cluster.bound(name) for name in ("p0", "p1")] == ["a", "a"]
         await check_specials(cluster, ["p0", "p1"])
-
-
-@pytest.mark.parametrize("schedulers", [2, 3])
-async def test_rivals_share_gangs_with_extended_resources(peer, schedulers):
-    async with Cluster(peer) as cluster:
-        await furnish(cluster, devices=2)
-        await _group(cluster, "gang", 4)
-        await rivals(cluster, schedulers)
-        names = [f"p{index}" for index in range(4)]
-        async with judged(cluster) as judge:
-            for name in names:
-                await member(cluster, name)
-            for name in names:
-                await cluster.bound(name, LONG)
-        await check_specials(cluster, names)
-        assert len(judge.bound) == len(names)
 
 
 # --- what a gang must not keep -----------------------------------------------------------------
@@ -203,3 +185,67 @@ async def test_the_pods_of_a_gang_are_told_when_the_cause_is_another(peer):
         await cluster.delete_pod("p1")
         await cluster.delete_pod("p2")
         await cluster.refused("p0", SOON, words="waiting for 1 more pod ")
+
+
+# --- members that fail, groups that go ------------------------------------------------------------
+
+
+async def test_no_member_is_bound_before_the_drivers_of_all_are_ready(peer):
+    async with Cluster(peer) as cluster:
+        names = ["p0", "p1"]
+        for index in range(2):
+            await cluster.devices(await cluster.node(f"n{index}"), _conditional("g0"))
+        gpu = await cluster.device_class()
+        await _group(cluster, "gang", 2)
+        for name in names:
+            await cluster.claim(f"claim-{name}", {"name": "req", "deviceClassName": gpu})
+        await cluster.start_scheduler()
+        for name in names:
+            await cluster.pod(name, claims=[f"claim-{name}"], schedulingGroup={"podGroupName": "gang"})
+        for name in names:
+            await _allocated(cluster, f"claim-{name}")
+        await _report(cluster, "claim-p0", "attached")
+        await asyncio.sleep(0.5)
+        assert await nodes_of(cluster, names) == [None, None], "the other's driver is not ready"
+        await _report(cluster, "claim-p1", "failed")
+
+        async def released():
+            claims = [await cluster.get_claim(f"claim-{name}") for name in names]
+            return not claims[1]["status"].get("allocation") or (
+                "failed" not in str(claims[1]["status"].get("devices"))
+            )
+
+        await cluster.until(released, "the failed allocation is released")
+        assert await nodes_of(cluster, names) == [None, None], "a failed member takes the others along"
+        for name in names:
+            await _allocated(cluster, f"claim-{name}")
+            await _report(cluster, f"claim-{name}", "attached")
+        assert sorted([await cluster.bound(name) for name in names]) == ["n0", "n1"]
+
+
+async def test_pods_of_a_deleted_group_wait_for_it_and_do_not_start_alone(peer):
+    async with Cluster(peer) as cluster:
+        await cluster.node("a", allocatable={"cpu": "1"})
+        await _group(cluster, "gang", 2)
+        await cluster.start_scheduler()
+        names = ["p0", "p1"]
+        for name in names:
+            asked = {"requests": {"cpu": "800m"}}
+            await cluster.pod(name, resources=asked, schedulingGroup={"podGroupName": "gang"})
+        await cluster.refused("p0", words="only 1 of the 2 pods")
+        await _delete_group(cluster, "gang")
+        for name in names:
+            await cluster.refused(name, words="to be created")
+        await cluster.node("b", allocatable={"cpu": "1"})
+        await asyncio.sleep(0.5)
+        assert await nodes_of(cluster, names) == [None, None]
+        await _group(cluster, "gang", 2)
+        assert sorted([await cluster.bound(name) for name in names]) == ["a", "b"]
+
+
+async def _delete_group(cluster, name):
+    # Servers protect a group that pods use by a finalizer; people who delete it by force remove that.
+    patch = {"metadata": {"finalizers": None}}
+    await cluster.client.patch(kinds.POD_GROUPS, name, patch, cluster.namespace)
+    await cluster.client.delete(kinds.POD_GROUPS, name, cluster.namespace)
+    cluster._made = [each for each in cluster._made if each[0] != kinds.POD_GROUPS]

@@ -35,6 +35,24 @@ async def test_an_extended_resource_is_served_by_devices(peer):
         assert await cluster.bound("q") == "a"
 
 
+@pytest.mark.parametrize("n_pods", [3])
+async def test_a_pod_that_came_before_nodes_and_slices_is_placed_when_they_come(peer, n_pods):
+    async with Cluster(peer) as cluster:
+        name = f"example.com/gpu-{cluster.number}"
+        await cluster.device_class(extendedResourceName=name)
+        await cluster.start_scheduler()
+        names = [f"p{number}" for number in range(n_pods)]
+        for pod in names:
+            await cluster.pod(pod, resources={"requests": {name: "1"}, "limits": {name: "1"}})
+        for pod in names:
+            await cluster.refused(pod)
+        node = await cluster.node("a")
+        await asyncio.sleep(0.5)  # the node is seen without devices
+        await cluster.devices(node, *(f"g{number}" for number in range(n_pods)))
+        for pod in names:
+            assert await cluster.bound(pod) == "a"
+
+
 async def test_the_implicit_name_of_a_class_works_too(peer):
     async with Cluster(peer) as cluster:
         await cluster.devices(await cluster.node("a"), "g0")

@@ -13,6 +13,7 @@ import pytest
 
 ROUNDS = int(os.environ.get("DRAY_CRASH_ROUNDS", "500"))
 WRITERS = 8
+PATIENCE = 600.0  # seconds for one start or one answer; only a machine that hardly runs needs them
 NAMES = 40
 PATH = "/api/v1/namespaces/default/configmaps"
 TOKEN = {"Authorization": "Bearer admintoken"}
@@ -36,7 +37,7 @@ class Server:
     async def start(self) -> None:
         self.process = await asyncio.create_subprocess_exec(*self.command, stdout=asyncio.subprocess.PIPE)
         assert self.process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             line = (await self.process.stdout.readline()).decode()
         assert "ready at" in line, line
         self.url = line.split("ready at ")[1].split()[0]
@@ -107,7 +108,7 @@ async def one_round(session: aiohttp.ClientSession, server: Server, ledger: Ledg
     jobs = [asyncio.create_task(write_forever(session, server, ledger, number)) for number in range(WRITERS)]
     jobs.append(asyncio.create_task(watch_until_cut(session, server, ledger)))
     await asyncio.sleep(seconds)
-    async with asyncio.timeout(60):  # on a busy machine the first answer takes its time
+    async with asyncio.timeout(PATIENCE):  # on a busy machine the first answer takes its time
         while not ledger.acknowledged_versions:
             await asyncio.sleep(0.01)
     await server.kill()
@@ -132,7 +133,7 @@ async def check(session: aiohttp.ClientSession, server: Server, ledger: Ledger) 
             assert version == 0 or stored[name][1] in ledger.unanswered[name]
     current = int(document["metadata"]["resourceVersion"])
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             watching = asyncio.create_task(watch_until_cut(session, server, ledger))
             newest = max((entry[0] for entry in stored.values()), default=0)
             while ledger.position < newest:
@@ -154,10 +155,12 @@ async def play(folder: Path, rounds: int) -> Ledger:
     async with aiohttp.ClientSession(connector=connector) as session:
         async with session.get(server.url + PATH, headers=TOKEN) as answer:
             ledger.start = int((await answer.json())["metadata"]["resourceVersion"])
-        for _ in range(rounds):
+        for number in range(1, rounds + 1):
             await one_round(session, server, ledger, rng.uniform(0.02, 0.4))
             await server.start()
             await check(session, server, ledger)
+            if number % 25 == 0:  # of a run that takes long, something should be seen (pytest -s)
+                print(f"{number} rounds, {len(ledger.acknowledged_versions)} acknowledged writes", flush=True)
         await server.kill()
     return ledger
 

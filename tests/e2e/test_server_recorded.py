@@ -45,6 +45,7 @@ OTHER_WORDS = {
         30: "protobuf is not read for this kind",
         31: "the list of media types that dray writes",
     },
+    "resizing": {24: "a diff of Go structs follows the text"},
     "pods": {
         3: "the object is printed with Go's field names",
         4: "the object is printed with Go's field names",

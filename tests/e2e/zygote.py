@@ -58,8 +58,8 @@ def _load():
     import dray.cli.scheduler
     import dray.cli.server
     import dray.server.assembly
-    import dray.server.front
-    import dray.server.pki
+    import dray.server.auth.pki
+    import dray.server.http.https_front
 
     return uvloop, dray
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.allocator.capacity import AmountError, Need, need_of
-from dray.allocator.devices import CapacityFacts
+from dray.allocator.device_facts import CapacityFacts
 from dray.api.quantity import parse_quantity
 from dray.api.resource import Device, DeviceAttribute, DeviceTaint, DeviceToleration
 

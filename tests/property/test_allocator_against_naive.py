@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from naive_allocator import SELECTORS, Error, Found, NaiveAllocator, NaivePool, NaiveWorld, TooBig
 
-from dray.allocator import AllocationError, Plan, World
+from dray.allocator import AllocationError, Allocator, Plan
 from dray.api.core import Node
 from dray.api.features import Features
 from dray.api.meta import ObjectMeta
@@ -237,20 +237,20 @@ class Generator:
         )
 
 
-def build(seed: int) -> tuple[World, NaiveWorld, list[ResourceClaim]]:
+def build(seed: int) -> tuple[Allocator, NaiveWorld, list[ResourceClaim]]:
     generator = Generator(seed)
     pools = generator.pools()
-    world = World(generator.features)
-    world.set_node(Node(metadata=ObjectMeta(name="n1")))
+    allocator = Allocator(generator.features)
+    allocator.set_node(Node(metadata=ObjectMeta(name="n1")))
     for name, texts in CLASSES.items():
         selectors = [DeviceSelector(cel=CELDeviceSelector(expression=text)) for text in texts]
-        world.set_class(
+        allocator.set_class(
             DeviceClass(metadata=ObjectMeta(name=name), spec=DeviceClassSpec(selectors=selectors))
         )
     naive_pools = []
     for slices in pools:
         for resource_slice in slices:
-            world.set_slice(resource_slice)
+            allocator.set_slice(resource_slice)
         naive_pools.append(naive_pool(slices))
     naive_pools.sort(
         key=lambda p: (
@@ -260,10 +260,10 @@ def build(seed: int) -> tuple[World, NaiveWorld, list[ResourceClaim]]:
             *p.name.split("/"),
         )
     )
-    naive = NaiveWorld(world.gates, naive_pools, CLASSES, set(), set(), {})
-    occupy(generator, world, naive)
+    naive = NaiveWorld(allocator.gates, naive_pools, CLASSES, set(), set(), {})
+    occupy(generator, allocator, naive)
     claims = [generator.claim(number) for number in range(generator.random.choice([1, 1, 2]))]
-    return world, naive, claims
+    return allocator, naive, claims
 
 
 def naive_pool(slices: list[ResourceSlice]) -> NaivePool:
@@ -285,7 +285,7 @@ def naive_pool(slices: list[ResourceSlice]) -> NaivePool:
     return pool
 
 
-def occupy(generator: Generator, world: World, naive: NaiveWorld) -> None:
+def occupy(generator: Generator, allocator: Allocator, naive: NaiveWorld) -> None:
     """Put some devices into use, in both worlds."""
     results = []
     chance = generator.random.choice([0, 0.1, 0.4])
@@ -294,7 +294,7 @@ def occupy(generator: Generator, world: World, naive: NaiveWorld) -> None:
             if not generator.maybe(chance) or found.id in naive.dedicated or found.id in naive.in_shares:
                 continue
             share = bool(
-                world.gates.shares and found.device.allow_multiple_allocations and generator.maybe(0.8)
+                allocator.gates.shares and found.device.allow_multiple_allocations and generator.maybe(0.8)
             )
             consumed = {"mem": "1"} if share and found.device.capacity else None
             results.append(
@@ -309,7 +309,7 @@ def occupy(generator: Generator, world: World, naive: NaiveWorld) -> None:
             (naive.in_shares if share else naive.dedicated).add(found.id)
             if consumed:
                 naive.consumed[found.id] = {"mem": parse_quantity("1").nanos}
-    world.take("somebody", AllocationResult(devices=DeviceAllocationResult(results=results)))
+    allocator.take("somebody", AllocationResult(devices=DeviceAllocationResult(results=results)))
 
 
 def expected_answer(naive: NaiveWorld, claims: list[ResourceClaim]) -> object:
@@ -319,9 +319,9 @@ def expected_answer(naive: NaiveWorld, claims: list[ResourceClaim]) -> object:
         return f"error: {error}"
 
 
-def actual_answer(world: World, claims: list[ResourceClaim]) -> object:
+def actual_answer(allocator: Allocator, claims: list[ResourceClaim]) -> object:
     try:
-        answer = world.plan("n1", claims, budget=10_000_000)
+        answer = allocator.plan("n1", claims, budget=10_000_000)
     except AllocationError as error:
         return f"error: {str(error).removesuffix(HINT)}"
     if isinstance(answer, Plan):
@@ -342,40 +342,40 @@ HINT = (
 )
 
 
-def snapshot(world: World) -> object:
-    uses = world.ledger.pools
+def snapshot(allocator: Allocator) -> object:
+    uses = allocator.ledger.pools
     return {
         (pool, name): (dict(use.holds_by_owner), dict(use.consumed))
         for pool, devices in uses.items()
         for name, use in devices.items()
     }, [
         (view.dedicated, view.shared, {k: dict(v) for k, v in view.consumed.items()}, view.ledger_key)
-        for view in world.view("n1").pools
+        for view in allocator.view("n1").pools
     ]
 
 
 def check(seed: int) -> str:
-    world, naive, claims = build(seed)
+    allocator, naive, claims = build(seed)
     try:
         expected = expected_answer(naive, claims)
     except TooBig:
         return "too big"
-    before = snapshot(world)
-    actual = actual_answer(world, claims)
+    before = snapshot(allocator)
+    actual = actual_answer(allocator, claims)
     if isinstance(expected, str) and isinstance(actual, str):
         # The naive allocator leaves out who asked; what happened to which device must be the same.
         assert actual.endswith(expected.removeprefix("error: ")), f"seed {seed}"
     else:
         assert actual == expected, f"seed {seed}"
-    assert actual_answer(world, claims) == actual, f"seed {seed}: asked again"
+    assert actual_answer(allocator, claims) == actual, f"seed {seed}: asked again"
     if isinstance(actual, list):
-        plan = world.plan("n1", claims)
+        plan = allocator.plan("n1", claims)
         assert isinstance(plan, Plan)
-        undos = [world.take(f"claim-{i}", allocation) for i, allocation in enumerate(plan.allocations)]
+        undos = [allocator.take(f"claim-{i}", allocation) for i, allocation in enumerate(plan.allocations)]
         Generator(seed).random.shuffle(undos)
         for undo in undos:
             undo()
-        assert snapshot(world) == before, f"seed {seed}: the ledger did not return"
+        assert snapshot(allocator) == before, f"seed {seed}: the ledger did not return"
         return "fits"
     return "error" if isinstance(actual, str) else "no"
 

@@ -1,7 +1,7 @@
 """A world that was changed step by step answers like one that was built anew.
 
-Random slices (local, shared, by selector, per device, several generations, counters across
-nodes), taint rules, node labels, claims and in-flight allocations come and go; after every
+Random slices (local, shared, by selector, per device, several generations, half published ones, counters across
+nodes, tainted devices, shared capacity), taint rules, node labels, nodes, classes, claims and in-flight allocations come and go; after every
 few changes each node is asked the same questions in the old world and in a fresh one.
 """
 
@@ -12,18 +12,20 @@ from typing import Any
 
 import pytest
 
-from dray.allocator import AllocationError, Plan, Unsatisfied, World
+from dray.allocator import AllocationError, Allocator, Plan, Unsatisfied
 from dray.api.core import Node
 from dray.api.features import Features
 from dray.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectMeta
 from dray.api.resource import (
     AllocationResult,
+    CapacityRequirements,
     CELDeviceSelector,
     Counter,
     CounterSet,
     Device,
     DeviceAllocationResult,
     DeviceAttribute,
+    DeviceCapacity,
     DeviceClaim,
     DeviceClass,
     DeviceClassSpec,
@@ -32,10 +34,12 @@ from dray.api.resource import (
     DeviceRequest,
     DeviceRequestAllocationResult,
     DeviceSelector,
+    DeviceSubRequest,
     DeviceTaint,
     DeviceTaintRule,
     DeviceTaintRuleSpec,
     DeviceTaintSelector,
+    DeviceToleration,
     ExactDeviceRequest,
     ResourceClaim,
     ResourceClaimSpec,
@@ -52,6 +56,12 @@ FEATURES = Features.everything()
 def selector(zone: str) -> NodeSelector:
     requirement = NodeSelectorRequirement(key="zone", operator="In", values=[zone])
     return NodeSelector(node_selector_terms=[NodeSelectorTerm(match_expressions=[requirement])])
+
+
+SHARED: dict[str, Any] = {
+    "allow_multiple_allocations": True,
+    "capacity": {"memory": DeviceCapacity(value="4")},
+}
 
 
 def random_device(r: random.Random, name: str, has_counters: bool, per_device: bool) -> Device:
@@ -72,6 +82,8 @@ def random_device(r: random.Random, name: str, has_counters: bool, per_device: b
             "kind": DeviceAttribute(string=r.choice("ab")),
         },
         consumes_counters=consumes,
+        taints=[DeviceTaint(key="own", effect="NoSchedule")] if r.random() < 0.15 else [],
+        **SHARED if r.random() < 0.25 else {},
         **where,
     )
 
@@ -124,7 +136,9 @@ def random_allocation(r: random.Random) -> AllocationResult:
     return AllocationResult(devices=DeviceAllocationResult(results=results))
 
 
-def claim(*requests: tuple[int, str], match: bool = False, mode: str = "ExactCount") -> ResourceClaim:
+def claim(
+    *requests: tuple[int, str], match: bool = False, mode: str = "ExactCount", **more: Any
+) -> ResourceClaim:
     return ResourceClaim(
         metadata=ObjectMeta(name="wanted"),
         spec=ResourceClaimSpec(
@@ -133,12 +147,12 @@ def claim(*requests: tuple[int, str], match: bool = False, mode: str = "ExactCou
                     DeviceRequest(
                         name=f"r{number}",
                         exactly=ExactDeviceRequest(
-                            device_class_name="any",
                             allocation_mode=mode,
                             count=count,
                             selectors=[DeviceSelector(cel=CELDeviceSelector(expression=text))]
                             if text
                             else [],
+                            **{"device_class_name": "any", **more},
                         ),
                     )
                     for number, (count, text) in enumerate(requests)
@@ -154,6 +168,34 @@ QUESTIONS = [
     [claim((2, ""))],
     [claim((1, 'device.attributes["d"].kind == "a"'), (1, 'device.attributes["d"].kind == "b"'), match=True)],
     [claim((0, ""), mode="All")],
+    [claim((1, ""), device_class_name="narrow"), claim((1, ""))],
+    [claim((1, ""), tolerations=[DeviceToleration(key="own", operator="Exists")])],
+    [claim((2, ""), capacity=CapacityRequirements(requests={"memory": "2"}))],
+    [
+        ResourceClaim(
+            metadata=ObjectMeta(name="choice"),
+            spec=ResourceClaimSpec(
+                devices=DeviceClaim(
+                    requests=[
+                        DeviceRequest(
+                            name="r",
+                            first_available=[
+                                DeviceSubRequest(
+                                    name="many",
+                                    device_class_name="narrow",
+                                    allocation_mode="ExactCount",
+                                    count=3,
+                                ),
+                                DeviceSubRequest(
+                                    name="one", device_class_name="any", allocation_mode="ExactCount", count=1
+                                ),
+                            ],
+                        )
+                    ]
+                )
+            ),
+        )
+    ],
 ]
 
 
@@ -166,69 +208,90 @@ class Books:
         self.rules: dict[str, DeviceTaintRule] = {}
         self.claims: dict[str, ResourceClaim] = {}
         self.in_flight: dict[str, AllocationResult] = {}
+        self.classes: dict[str, DeviceClass] = {}
 
-    def world(self) -> World:
-        world = empty_world()
+    def allocator(self) -> Allocator:
+        allocator = empty_world()
+        for device_class in self.classes.values():
+            allocator.set_class(device_class)
         # Rules after slices here and before them in the other world: order must not matter.
         for resource_slice in self.slices.values():
-            world.set_slice(resource_slice)
+            allocator.set_slice(resource_slice)
         for node in self.nodes.values():
-            world.set_node(node)
+            allocator.set_node(node)
         for rule in self.rules.values():
-            world.set_taint_rule(rule)
+            allocator.set_taint_rule(rule)
         for held in self.claims.values():
-            world.set_claim(held)
+            allocator.set_claim(held)
         for owner, allocation in self.in_flight.items():
-            world.take(owner, allocation)
-        return world
+            allocator.take(owner, allocation)
+        return allocator
 
 
-def empty_world() -> World:
-    world = World(FEATURES)
-    world.set_class(DeviceClass(metadata=ObjectMeta(name="any"), spec=DeviceClassSpec()))
-    return world
+def empty_world() -> Allocator:
+    allocator = Allocator(FEATURES)
+    allocator.set_class(DeviceClass(metadata=ObjectMeta(name="any"), spec=DeviceClassSpec()))
+    return allocator
 
 
-def change(r: random.Random, world: World, books: Books, undos: dict[str, Any]) -> None:
+def change_class(r: random.Random, allocator: Allocator, books: Books) -> None:
+    """Let the class `narrow` come, go, or select other devices."""
+    if "narrow" in books.classes and r.random() < 0.3:
+        del books.classes["narrow"]
+        allocator.delete_class("narrow")
+        return
+    text = f'device.attributes["d"].kind == "{r.choice("ab")}"'
+    spec = DeviceClassSpec(selectors=[DeviceSelector(cel=CELDeviceSelector(expression=text))])
+    books.classes["narrow"] = DeviceClass(metadata=ObjectMeta(name="narrow"), spec=spec)
+    allocator.set_class(books.classes["narrow"])
+
+
+def change(r: random.Random, allocator: Allocator, books: Books, undos: dict[str, Any]) -> None:
     kind = r.random()
     if kind < 0.45:
         resource_slice = random_slice(r)
         books.slices.pop(resource_slice.metadata.name, None)
-        world.delete_slice(resource_slice.metadata.name) if r.random() < 0.3 else None
+        allocator.delete_slice(resource_slice.metadata.name) if r.random() < 0.3 else None
         books.slices[resource_slice.metadata.name] = resource_slice
-        world.set_slice(resource_slice)
+        allocator.set_slice(resource_slice)
     elif kind < 0.55 and books.slices:
         name = r.choice(list(books.slices))
         del books.slices[name]
-        world.delete_slice(name)
-    elif kind < 0.65:
+        allocator.delete_slice(name)
+    elif kind < 0.6:
+        change_class(r, allocator, books)
+    elif kind < 0.68:
         name = r.choice(NODES)
+        if name in books.nodes and r.random() < 0.2:
+            del books.nodes[name]
+            allocator.delete_node(name)
+            return
         books.nodes[name] = Node(metadata=ObjectMeta(name=name, labels={"zone": r.choice("abc")}))
-        world.set_node(books.nodes[name])
-    elif kind < 0.75:
+        allocator.set_node(books.nodes[name])
+    elif kind < 0.76:
         name = f"rule-{r.randrange(2)}"
         if name in books.rules and r.random() < 0.5:
             del books.rules[name]
-            world.delete_taint_rule(name)
+            allocator.delete_taint_rule(name)
         else:
             chosen = DeviceTaintSelector(pool=f"p{r.randrange(4)}", device=f"d0-{r.randrange(2)}")
             taint = DeviceTaint(key="k", effect=r.choice(["NoSchedule", "None"]))
             books.rules[name] = DeviceTaintRule(
                 metadata=ObjectMeta(name=name), spec=DeviceTaintRuleSpec(device_selector=chosen, taint=taint)
             )
-            world.set_taint_rule(books.rules[name])
+            allocator.set_taint_rule(books.rules[name])
     elif kind < 0.9:
         uid = f"claim-{r.randrange(4)}"
         if uid in books.claims and r.random() < 0.5:
             del books.claims[uid]
-            world.delete_claim(uid)
+            allocator.delete_claim(uid)
         else:
             allocation = random_allocation(r) if r.random() < 0.8 else None
             held = ResourceClaim(
                 metadata=ObjectMeta(name=uid, uid=uid), status=ResourceClaimStatus(allocation=allocation)
             )
             books.claims[uid] = held
-            world.set_claim(held)
+            allocator.set_claim(held)
     else:
         owner = f"flight-{r.randrange(2)}"
         if owner in undos:
@@ -236,12 +299,12 @@ def change(r: random.Random, world: World, books: Books, undos: dict[str, Any]) 
             del books.in_flight[owner]
         else:
             books.in_flight[owner] = random_allocation(r)
-            undos[owner] = world.take(owner, books.in_flight[owner])
+            undos[owner] = allocator.take(owner, books.in_flight[owner])
 
 
-def answer(world: World, node: str, claims: list[ResourceClaim]) -> object:
+def answer(allocator: Allocator, node: str, claims: list[ResourceClaim]) -> object:
     try:
-        found = world.plan(node, claims)
+        found = allocator.plan(node, claims)
     except AllocationError as error:
         return str(error)
     return comparable(found)
@@ -255,9 +318,9 @@ def comparable(found: Plan | Unsatisfied) -> object:
     return found.error
 
 
-def many(world: World, claims: list[ResourceClaim]) -> dict[str, object] | str:
+def many(allocator: Allocator, claims: list[ResourceClaim]) -> dict[str, object] | str:
     try:
-        found = world.plan_nodes(claims, NODES)
+        found = allocator.plan_nodes(claims, NODES)
     except AllocationError as error:
         return str(error)
     answers = {plan.node: comparable(plan) for plan in found.plans}
@@ -266,22 +329,22 @@ def many(world: World, claims: list[ResourceClaim]) -> dict[str, object] | str:
 
 def run_story(seed: int, n_changes: int) -> int:
     r = random.Random(seed)
-    world, books, undos = empty_world(), Books(), {}
+    allocator, books, undos = empty_world(), Books(), {}
     for name in NODES:
         books.nodes[name] = Node(metadata=ObjectMeta(name=name, labels={"zone": "a"}))
-        world.set_node(books.nodes[name])
+        allocator.set_node(books.nodes[name])
     n_plans = 0
     for step in range(n_changes):
-        change(r, world, books, undos)
+        change(r, allocator, books, undos)
         if r.random() < 0.5:
             continue
-        fresh = books.world()
+        fresh = books.allocator()
         for question in QUESTIONS:
             expected = {node: answer(fresh, node, question) for node in NODES}
-            actual = {node: answer(world, node, question) for node in NODES}
+            actual = {node: answer(allocator, node, question) for node in NODES}
             assert actual == expected, f"seed {seed}, step {step}"
             n_plans += sum(isinstance(a, list) for a in expected.values())
-            together = many(world, question)
+            together = many(allocator, question)
             if isinstance(together, str):
                 assert together in expected.values(), f"seed {seed}, step {step}"
             else:

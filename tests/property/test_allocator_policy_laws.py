@@ -12,15 +12,17 @@ import pytest
 from naive_allocator import Error, NaiveAllocator, NaiveWorld, State, TooBig, wishes_of
 from test_allocator_against_naive import build
 
-from dray.allocator import POLICIES, AllocationError, Plan, Policy, Unsatisfied, World
+from dray.allocator import POLICIES, AllocationError, Allocator, Plan, Policy, Unsatisfied
 from dray.api.resource import AllocationResult, ResourceClaim
 
 CHOOSING = [policy for policy in POLICIES.values() if policy.device is not None]
 
 
-def answer(world: World, claims: list[ResourceClaim], policy: Policy | None) -> Plan | Unsatisfied | str:
+def answer(
+    allocator: Allocator, claims: list[ResourceClaim], policy: Policy | None
+) -> Plan | Unsatisfied | str:
     try:
-        return world.plan("n1", claims, policy=policy)
+        return allocator.plan("n1", claims, policy=policy)
     except AllocationError as error:
         return str(error)
 
@@ -61,11 +63,11 @@ def _wishes(claim: ResourceClaim) -> dict[str, tuple[Any, int]]:
 
 def check(seed: int) -> tuple[bool, bool]:
     """Return whether the claims fit, and whether some policy chose other devices than first-fit."""
-    world, naive, claims = build(seed)
-    plain = answer(world, claims, None)
+    allocator, naive, claims = build(seed)
+    plain = answer(allocator, claims, None)
     differs = False
     for policy in CHOOSING:
-        found = answer(world, claims, policy)
+        found = answer(allocator, claims, policy)
         if isinstance(plain, str):
             assert found == plain
             continue

@@ -1,9 +1,9 @@
-"""Guard, referee and checker know the same rules.
+"""Guard, verifier and checker know the same rules.
 
 Random small worlds: two pools with devices that are exclusive, shared, drawn from counters, with and without
 compatibility groups, with capacities and counters of zero or missing, and slices of an older generation in
 between. Claims come one after the other and are asked about by three who share no code path but the rules
-(the checker not even those): the judge of the guard before they are written, the referee between schedulers after that,
+(the checker not even those): the judge of the guard before they are written, the verifier of schedulers after that,
 and `checker`, which looks at what is stored.
 """
 
@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from dray.api.resource import ResourceClaim, ResourceSlice
-from dray.control.guarding.judging import Judge, Write
-from dray.control.guarding.views import Claim, Slice
-from dray.control.scheduling.rivals import Rivals
+from dray.control.guarding.double_allocation import Judge, Write
+from dray.control.guarding.guard_views import Claim, Slice
+from dray.scheduler.verification import AllocationVerifier
 
 # --- worlds ---------------------------------------------------------------------
 
@@ -117,10 +117,10 @@ class World:
 
     def __init__(self, published):
         self.inventory = checker.Inventory(published)
-        self.ledger, self.judge, self.rivals = checker.Ledger(self.inventory), Judge(), Rivals()
+        self.ledger, self.judge, self.verifier = checker.Ledger(self.inventory), Judge(), AllocationVerifier()
         for each in published:
             self.judge.set_slice(None, msgspec.convert(each, Slice))
-            self.rivals.set_slice(None, msgspec.convert(each, ResourceSlice))
+            self.verifier.set_slice(None, msgspec.convert(each, ResourceSlice))
         self.revisions = itertools.count(10)
         self.stored = {}  # name -> claim
 
@@ -135,13 +135,13 @@ class World:
             assert self.judge.set_claim(bare, full)
         return refusal
 
-    def ask_rivals(self, claim):
-        """Return what the referee says about a claim that was just written; it yields if it must."""
+    def ask_verifier(self, claim):
+        """Return what the verifier says about a claim that was just written; it is taken back if it must be."""
         typed = msgspec.convert(claim, ResourceClaim)
-        self.rivals.set_claim(None, typed)
-        conflict = self.rivals.conflict(typed)
+        self.verifier.set_claim(None, typed)
+        conflict = self.verifier.conflict(typed)
         if conflict is not None:
-            self.rivals.set_claim(typed, None)
+            self.verifier.set_claim(typed, None)
         return conflict
 
     def ask_checker(self, claim):
@@ -154,7 +154,7 @@ class World:
     def release(self, name):
         claim = self.stored.pop(name)
         self.ledger.see(claim, is_gone=True)
-        self.rivals.set_claim(msgspec.convert(claim, ResourceClaim), None)
+        self.verifier.set_claim(msgspec.convert(claim, ResourceClaim), None)
         self.judge.set_claim(None, msgspec.convert(claim_of(name, next(self.revisions), []), Claim))
 
 
@@ -170,7 +170,7 @@ STEP = st.one_of(
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(slices(), st.lists(STEP, min_size=2, max_size=14))
-def test_guard_referee_and_checker_come_to_the_same_verdict(published, steps):
+def test_guard_verifier_and_checker_come_to_the_same_verdict(published, steps):
     world = World(published)
     for number, (step, detail, is_heard) in enumerate(steps):
         if step == "release":
@@ -185,7 +185,7 @@ def test_guard_referee_and_checker_come_to_the_same_verdict(published, steps):
         if not is_sound(world.inventory, results):
             assert refusal is not None
             continue
-        conflict = world.ask_rivals(claim)
+        conflict = world.ask_verifier(claim)
         assert (refusal is None) == (conflict is None), (refusal, conflict)
         event("allowed" if refusal is None else refusal.message.partition("/")[2].partition(" ")[2][:20])
         if refusal is None:
@@ -195,7 +195,7 @@ def test_guard_referee_and_checker_come_to_the_same_verdict(published, steps):
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(slices(), st.lists(WISHES, min_size=2, max_size=8), st.randoms(use_true_random=False))
 def test_in_whatever_order_schedulers_ask_what_is_left_keeps_the_rules(published, wishes, chance):
-    """All have written already; each asks when it comes to it, and yields if it must."""
+    """All have written already; each asks when it comes to it, and is taken back if it must be."""
     world = World(published)
     written = {}
     for number, each in enumerate(wishes):
@@ -205,11 +205,11 @@ def test_in_whatever_order_schedulers_ask_what_is_left_keeps_the_rules(published
                 claim_of(f"c{number}", 10 + number, results), ResourceClaim
             )
     for claim in written.values():
-        world.rivals.set_claim(None, claim)
+        world.verifier.set_claim(None, claim)
     left = dict(written)
     for name in chance.sample(sorted(written), len(written)):
-        if world.rivals.conflict(written[name]) is not None:
-            world.rivals.set_claim(left.pop(name), None)
+        if world.verifier.conflict(written[name]) is not None:
+            world.verifier.set_claim(left.pop(name), None)
     for claim in left.values():
         assert world.ledger.see(msgspec.to_builtins(claim)) == []
     first = next(iter(written), None)
@@ -224,13 +224,13 @@ def test_a_book_forgets_all_that_was_released(published, wishes, chance):
     world = World(published)
     for number, each in enumerate(wishes):
         world.stored[f"c{number}"] = claim = claim_of(f"c{number}", 10, results_for(world.inventory, each))
-        world.rivals.set_claim(None, msgspec.convert(claim, ResourceClaim))
+        world.verifier.set_claim(None, msgspec.convert(claim, ResourceClaim))
         world.judge.set_claim(None, msgspec.convert(claim, Claim))
         world.ledger.see(claim)
     for name in chance.sample(sorted(world.stored), len(world.stored)):
         world.release(name)
     assert world.judge.occupancy.ledger.is_empty
-    assert world.rivals._occupancy.ledger.is_empty
+    assert world.verifier._occupancy.ledger.is_empty
 
 
 @pytest.mark.parametrize("what", ["c", "group"])
@@ -260,7 +260,7 @@ def test_the_worlds_can_tell_right_from_wrong(what):
         verdicts.append(
             [
                 world.ask_judge(name, results, is_heard=True) is None,
-                world.ask_rivals(claim) is None,
+                world.ask_verifier(claim) is None,
                 not world.ask_checker(claim),
             ]
         )

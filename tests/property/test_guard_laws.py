@@ -13,8 +13,8 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dray.control.guarding.judging import Judge, Write
-from dray.control.guarding.views import Allocation, Claim, Slice
+from dray.control.guarding.double_allocation import Judge, Write
+from dray.control.guarding.guard_views import Allocation, Claim, Slice
 
 SLICES = [
     {

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.api.core import Pod
-from dray.control.quotas import charges_of_pod
+from dray.control.resource_quotas import charges_of_pod
 from dray.scheduler.amounts import amount_of, pod_requests
-from dray.server.admission.pod_resources import pod_amounts
-from dray.server.admission.usage import usage_of
+from dray.server.admission.pod_amounts import pod_amounts
+from dray.server.admission.quota_usage import usage_of
 
 NAMES = ("cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "example.com/gpu")
 # Whole numbers: the scheduler rounds each container up, quotas count exactly.

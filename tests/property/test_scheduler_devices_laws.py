@@ -50,11 +50,11 @@ class Model:
         self.running = {}
         self.number = 0
 
-    def ask(self, wish):
+    def ask(self, hint):
         self.number += 1
-        wanted = WISHES[wish](f"c{self.number}")
+        wanted = WISHES[hint](f"c{self.number}")
         answer = self.small.place(pod("asker"), wanted)
-        fits = {name for name in self.small.state.nodes if self.small.devices.world.plan(name, [wanted])}
+        fits = {name for name in self.small.state.nodes if self.small.devices.allocator.plan(name, [wanted])}
         assert isinstance(answer, Placement) == bool(fits)
         if isinstance(answer, Placement):
             assert answer.node in fits
@@ -101,5 +101,5 @@ def test_the_placer_finds_a_node_exactly_when_there_is_one(steps):
     model = Model()
     for step in steps:
         model.step(*step)
-    for wish in range(len(WISHES)):
-        model.ask(wish)
+    for hint in range(len(WISHES)):
+        model.ask(hint)

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_builders import container, node, pod
 
-from dray.scheduler import ClusterState, Neighbours, shape_of
+from dray.scheduler import ClusterState, InterPodAffinity, shape_of
 from dray.scheduler.state import static_refusal
 
 NODES = [f"n{index}" for index in range(4)]
@@ -67,7 +67,7 @@ def _answers(state):
         shape = shape_of(each)
         found[each.metadata.name] = (
             sorted(n.name for n in state.in_set(state.passing_static(each, shape.static_key))),
-            sorted(n.name for n in state.in_set(state.with_room(shape.requests))),
+            sorted(n.name for n in state.in_set(state.with_free_resources(shape.requests))),
             sorted(n.name for n in state.in_set(state.with_free_ports(shape.ports))),
         )
     return found
@@ -103,7 +103,7 @@ def _from_scratch(state):
 @given(_steps)
 def test_kept_answers_equal_fresh_ones(steps):
     state = ClusterState()
-    Neighbours(state)
+    InterPodAffinity(state)
     for step in steps:
         _apply(state, step)
         assert _answers(state) == _from_scratch(state)

@@ -7,6 +7,7 @@ How blocks are marked:
     ```yaml              parses; whole objects have no unknown fields
     ```console           in docs/: each `$ dray ...` runs; output below it, if any, is compared
     ```console cluster   in docs/: runs on the system that the page names (`dray up ...`); tests/e2e/test_pages.py
+    ```console real      runs on a cluster of real programs, `console node` on each of its nodes; tests/cluster
 """
 
 import argparse
@@ -29,7 +30,7 @@ import yaml
 from dray.api.reading import read
 from dray.api.schema import schema_of
 from dray.cli.main import COMMANDS, main, make_parser
-from dray.control.suite import CONTROLLERS
+from dray.control.manager import CONTROLLERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -38,9 +39,11 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
 )
 METRIC_MODULES = [
-    "dray.server.metrics",
-    "dray.control.guarding.serving",
+    "dray.server.http.server_metrics",
+    "dray.control.guarding.https_pages",
+    "dray.server.audit.audit_log",
     "dray.control.scheduling.probes",
+    "dray.workbench.device_metrics",
     "dray.driver.metrics",
     "dray.node.agent",
 ]
@@ -272,7 +275,7 @@ def shown_commands(page):
     text = text_of(page)
     lines = [
         line.strip().removeprefix("$ ")
-        for kind in ("sh", "console", "console cluster")
+        for kind in ("sh", "console", "console cluster", "console real")
         for _line, code in blocks_of(page, kind)
         for line in code.replace("\\\n", " ").splitlines()
         if kind == "sh" or line.startswith("$ ")

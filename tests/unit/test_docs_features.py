@@ -39,8 +39,8 @@ def cases_by_name():
     return found
 
 
-FEATURES, FAULTS = tables()
-ROWS = [*FEATURES, *FAULTS]
+FEATURES, VOLUMES, FAULTS = tables()
+ROWS = [*FEATURES, *VOLUMES, *FAULTS]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0][:40])

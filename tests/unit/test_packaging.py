@@ -45,7 +45,8 @@ def test_the_version_is_written_once(monkeypatch):
 def test_the_distribution_is_not_called_like_the_other_project_on_the_index(monkeypatch):
     core = metadata(monkeypatch)
     assert core.name == "dray-dra"
-    assert core.scripts == {"dray": "dray.cli:main"}
+    # `kubectl dray …` is `dray …`: kubectl runs programs called kubectl-*.
+    assert core.scripts == {"dray": "dray.cli:main", "kubectl-dray": "dray.cli:main"}
 
 
 def install_commands(text):

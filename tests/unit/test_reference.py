@@ -17,8 +17,8 @@ sys.modules["reference"] = reference
 SPEC.loader.exec_module(reference)
 
 METRIC_MODULES = [
-    "dray.server.metrics",
-    "dray.control.guarding.serving",
+    "dray.server.http.server_metrics",
+    "dray.control.guarding.https_pages",
     "dray.control.scheduling.probes",
     "dray.driver.metrics",
     "dray.node.agent",
@@ -52,7 +52,7 @@ def test_every_metric_is_on_the_page_with_its_type_and_meaning(module):
 
 def test_codes_and_gates_are_on_their_pages():
     from dray.api.features import KNOWN_GATES
-    from dray.sim.linting import CODES
+    from dray.workbench.lint import CODES
 
     assert [code for code in CODES if f"| `{code}` |" not in reference.codes_page()] == []
     page = reference.gates_page()

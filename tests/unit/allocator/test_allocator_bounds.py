@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dray.allocator import World
+from dray.allocator import Allocator
 from dray.allocator.bounds import _matchable
 from dray.api.core import Node
 from dray.api.meta import ObjectMeta
@@ -58,18 +58,18 @@ def world_of(
     devices: list[Device],
     counters: list[CounterSet] | None = None,
     is_late: Callable[[], bool] | None = None,
-) -> World:
-    world = World(is_late=is_late)
+) -> Allocator:
+    allocator = Allocator(is_late=is_late)
     total = 2 if counters else 1
     pool = ResourcePool(name="p", generation=1, resource_slice_count=total)
     spec = ResourceSliceSpec(driver="d", node_name="n", pool=pool, devices=devices)
-    world.set_slice(ResourceSlice(metadata=ObjectMeta(name="s"), spec=spec))
+    allocator.set_slice(ResourceSlice(metadata=ObjectMeta(name="s"), spec=spec))
     if counters:
         spec = ResourceSliceSpec(driver="d", node_name="n", pool=pool, shared_counters=counters)
-        world.set_slice(ResourceSlice(metadata=ObjectMeta(name="t"), spec=spec))
-    world.set_node(Node(metadata=ObjectMeta(name="n")))
-    world.set_class(DeviceClass(metadata=ObjectMeta(name="any")))
-    return world
+        allocator.set_slice(ResourceSlice(metadata=ObjectMeta(name="t"), spec=spec))
+    allocator.set_node(Node(metadata=ObjectMeta(name="n")))
+    allocator.set_class(DeviceClass(metadata=ObjectMeta(name="any")))
+    return allocator
 
 
 def request(name: str, count: int = 1, text: str = "") -> DeviceRequest:
@@ -99,28 +99,28 @@ def roots(n_devices: int, root_of: object) -> list[Device]:
 
 @pytest.mark.parametrize("n", [8, 16, 31])
 def test_n_plus_one_single_requests_take_few_steps(n: int) -> None:
-    world = world_of(roots(n, lambda i: i))
-    answer = world.plan("n", [claim(*[request(f"r{i}") for i in range(n + 1)])])
+    allocator = world_of(roots(n, lambda i: i))
+    answer = allocator.plan("n", [claim(*[request(f"r{i}") for i in range(n + 1)])])
     assert not answer
     assert answer.steps <= 3 * n + 3
 
 
 @pytest.mark.parametrize("n", [8, 16, 32])
 def test_distinct_values_short_by_one_take_few_steps(n: int) -> None:
-    world = world_of(roots(n, lambda i: min(i, n - 2)))
+    allocator = world_of(roots(n, lambda i: min(i, n - 2)))
     for wanted in (
         claim(request("r", n), distinct="d/root"),
         claim(*[request(f"r{i}") for i in range(n)], distinct="d/root"),
     ):
-        answer = world.plan("n", [wanted])
+        answer = allocator.plan("n", [wanted])
         assert not answer
         assert answer.steps <= 3 * n + 3
 
 
 @pytest.mark.parametrize("n", [8, 16, 32])
 def test_match_groups_short_by_one_take_few_steps(n: int) -> None:
-    world = world_of(roots(n, lambda i: i // 4))
-    answer = world.plan("n", [claim(request("r", 5), match="d/root")])
+    allocator = world_of(roots(n, lambda i: i // 4))
+    answer = allocator.plan("n", [claim(request("r", 5), match="d/root")])
     assert not answer
     assert answer.steps <= 20
 
@@ -153,58 +153,71 @@ def test_partitions_that_exceed_the_hardware_in_sum_take_few_steps() -> None:
                     )
                 )
     small, large = 'device.attributes["d"].size == 1', 'device.attributes["d"].size == 8'
-    world = world_of(devices, sets)
-    answer = world.plan("n", [claim(request("a", 8, small), request("b", 8, large))])
+    allocator = world_of(devices, sets)
+    answer = allocator.plan("n", [claim(request("a", 8, small), request("b", 8, large))])
     assert not answer
     assert answer.steps <= 50
-    assert world.plan("n", [claim(request("a", 8, small), request("b", 7, large))])
+    assert allocator.plan("n", [claim(request("a", 8, small), request("b", 7, large))])
 
 
 def test_the_budget_ends_a_search_and_says_so() -> None:
-    world = world_of(roots(4, lambda i: i))
-    answer = world.plan("n", [claim(request("r", 3), request("q", 1))], budget=2)
+    allocator = world_of(roots(4, lambda i: i))
+    answer = allocator.plan("n", [claim(request("r", 3), request("q", 1))], budget=2)
     assert not answer
     assert answer.gave_up  # type: ignore[union-attr]
     assert "gave up after 3 steps" in answer.summary  # type: ignore[union-attr]
-    assert world.plan("n", [claim(request("r", 3), request("q", 1))])
+    assert allocator.plan("n", [claim(request("r", 3), request("q", 1))])
 
 
 def test_a_search_ends_when_its_time_is_over() -> None:
-    late = [False]
-    world = world_of(roots(40, lambda i: i), is_late=lambda: late[0])
-    late[0] = True
-    assert world.plan("n", [claim(request("r"))]), "what takes a few steps is still answered"
-    answer = world.plan("n", [claim(request("r", 20))])
+    chance = random.Random(2)
+    puzzle = [
+        Device(
+            name=f"g{i:02}",
+            attributes={name: DeviceAttribute(string=str(chance.randrange(12))) for name in "abc"},
+        )
+        for i in range(48)
+    ]
+    late = [True]
+    allocator = world_of(puzzle, is_late=lambda: late[0])
+    assert allocator.plan("n", [claim(request("r", 20))]), "without a dead end it is answered all the same"
+
+    def hard(name: str) -> ResourceClaim:
+        constraints = [DeviceConstraint(distinct_attribute=f"d/{each}") for each in "abc"]
+        devices = DeviceClaim(requests=[request(name, 9)], constraints=constraints)
+        return ResourceClaim(spec=ResourceClaimSpec(devices=devices))
+
+    answer = allocator.plan("n", [hard("r")])
     assert not answer
     assert answer.gave_up  # type: ignore[union-attr]
     late[0] = False
-    assert world.plan("n", [claim(request("q", 20))])
+    assert allocator.plan("n", [hard("q")])
 
 
 def test_a_pod_with_hundreds_of_requests_is_no_problem() -> None:
-    world = world_of([Device(name=f"g{i:03}") for i in range(320)])
+    allocator = world_of([Device(name=f"g{i:03}") for i in range(320)])
     pod = [claim(*[request(f"r{i}") for i in range(32)]) for _ in range(10)]
-    assert world.plan("n", pod)
-    assert not world.plan("n", [*pod, claim(request("one-more"))])
+    assert allocator.plan("n", pod)
+    assert not allocator.plan("n", [*pod, claim(request("one-more"))])
 
 
 def test_nodes_that_were_given_up_are_named() -> None:
-    world = world_of(roots(4, lambda i: i))
-    answers = world.plan_nodes([claim(request("r", 3), request("q", 1))], budget=2)
+    allocator = world_of(roots(4, lambda i: i))
+    answers = allocator.plan_nodes([claim(request("r", 3), request("q", 1))], budget=2)
     assert answers.gave_up == {"n"}
-    assert world.plan_nodes([claim(request("r", 3), request("q", 1))]).gave_up == frozenset()
+    assert allocator.plan_nodes([claim(request("r", 3), request("q", 1))]).gave_up == frozenset()
 
 
 def test_all_nodes_together_have_a_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dray.allocator.many._LEAST_STEPS", 2)
-    world = world_of(roots(4, lambda i: i))
+    monkeypatch.setattr("dray.allocator.node_sweep._LEAST_STEPS", 2)
+    allocator = world_of(roots(4, lambda i: i))
     for number in range(3):  # nodes that differ, so that none answers for another
         pool = ResourcePool(name=f"p{number}", generation=1, resource_slice_count=1)
         devices = [Device(name=f"g{i}") for i in range(5 + number)]
         spec = ResourceSliceSpec(driver="d", node_name=f"n{number}", pool=pool, devices=devices)
-        world.set_slice(ResourceSlice(metadata=ObjectMeta(name=f"s{number}"), spec=spec))
+        allocator.set_slice(ResourceSlice(metadata=ObjectMeta(name=f"s{number}"), spec=spec))
     pod, names = [claim(request("r", 3), request("q", 1))], ["n0", "n1", "n2"]
-    short = world.plan_nodes(pod, names, total=6)
+    short = allocator.plan_nodes(pod, names, total=6)
     assert short.nodes == ("n0",)
     assert short.gave_up == {"n1", "n2"}
-    assert world.plan_nodes(pod, names).nodes == ("n0", "n1", "n2"), "asked again with more steps"
+    assert allocator.plan_nodes(pod, names).nodes == ("n0", "n1", "n2"), "asked again with more steps"

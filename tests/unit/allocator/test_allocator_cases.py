@@ -9,7 +9,7 @@ import pytest
 from allocation_cases import allocation_cases, expanded
 
 from dray.allocator import AllocationError, Plan, Unsatisfied
-from dray.allocator.cases import build_world, read_case
+from dray.allocator.cases import build_allocator, read_case
 
 CASES = allocation_cases()
 
@@ -21,13 +21,13 @@ def test_there_is_a_case_for_every_rule() -> None:
 @pytest.mark.parametrize(("name", "document"), CASES, ids=[name for name, _ in CASES])
 def test_case(name: str, document: dict[str, Any]) -> None:
     case = read_case(expanded(document))
-    world = build_world(case)
+    allocator = build_allocator(case)
     expect = document["expect"]
     [node] = case.all_nodes()
     error = ""
     answer: Plan | Unsatisfied | None = None
     try:
-        answer = world.plan(node.metadata.name, case.claims or [])
+        answer = allocator.plan(node.metadata.name, case.claims or [])
     except AllocationError as raised:
         error = str(raised)
     if answer is None:

@@ -1,4 +1,4 @@
-"""The door of the room: complete, and cheap to walk through."""
+"""What the package exports: complete, and cheap to import."""
 
 import subprocess
 import sys

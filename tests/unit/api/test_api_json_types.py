@@ -9,7 +9,6 @@ import dray
 from dray.api import json_types
 
 SOURCES = Path(dray.__file__).parent
-FORMER_NAMES = {"server/reader.py"}  # has the former name of JsonObject
 # Packages whose modules have no alias of their own any more.
 PACKAGES = ["api", "cli", "client", "control", "server", "sim"]
 
@@ -22,7 +21,7 @@ def test_aliases_of_json_are_defined_in_one_module(package):
         for path in (SOURCES / package).rglob("*.py")
         if alias.search(path.read_text(encoding="utf-8"))
     }
-    assert found - FORMER_NAMES <= {"api/json_types.py"}
+    assert found <= {"api/json_types.py"}
 
 
 def test_the_module_has_a_value_an_object_and_an_object_that_is_only_read():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.api.protobuf import ProtobufError, read_field, read_varint, spell_field
+from dray.api.protobuf import ProtobufError, encode_field, read_field, read_varint
 
 
 def fields(message):
@@ -18,13 +18,13 @@ def fields(message):
 
 @given(st.lists(st.tuples(st.integers(1, 3000), st.binary(max_size=300)), max_size=20))
 def test_messages_are_cut_where_their_fields_end(parts):
-    message = b"".join(spell_field(number, value) for number, value in parts)
+    message = b"".join(encode_field(number, value) for number, value in parts)
     assert [(number, value) for number, value, _ in fields(message)] == parts
     assert b"".join(spelled for *_, spelled in fields(message)) == message
 
 
 def test_numbers_of_all_wire_types_are_read():
-    message = b"\x08\x96\x01" + b"\x11\x01" + bytes(7) + b"\x1d\x02" + bytes(3) + spell_field(9, b"x")
+    message = b"\x08\x96\x01" + b"\x11\x01" + bytes(7) + b"\x1d\x02" + bytes(3) + encode_field(9, b"x")
     assert [each[:2] for each in fields(message)] == [(1, 150), (2, 1), (3, 2), (9, b"x")]
 
 

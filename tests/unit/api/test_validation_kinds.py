@@ -83,6 +83,29 @@ GOOD = {
         **NAMED,
         "spec": {"podGroupTemplates": [{"name": "a", "schedulingPolicy": {"basic": {}}}, {"name": "b", "schedulingPolicy": {"gang": {"minCount": 1}}}]},
     },
+    "PersistentVolume": {
+        **GLOBAL,
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/data"}},
+    },
+    "PersistentVolumeClaim": {
+        **NAMED,
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    },
+    "StorageClass.storage.k8s.io": {
+        **GLOBAL,
+        "provisioner": "csi.example.com",
+        "reclaimPolicy": "Delete",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    },
+    "CSINode.storage.k8s.io": {
+        **GLOBAL,
+        "spec": {"drivers": [{"name": "csi.example.com", "nodeID": "n", "topologyKeys": ["a"], "allocatable": {"count": 3}}]},
+    },
+    "CSIStorageCapacity.storage.k8s.io": {**NAMED, "storageClassName": "a", "capacity": "1Gi"},
+    "VolumeAttachment.storage.k8s.io": {
+        **GLOBAL,
+        "spec": {"attacher": "csi.example.com", "nodeName": "n", "source": {"persistentVolumeName": "a"}},
+    },
     "CustomResourceDefinition.apiextensions.k8s.io": {
         "metadata": {"name": "foos.a.test"},
         "spec": {
@@ -102,7 +125,9 @@ def test_a_good_object_is_fine_and_may_stay_as_it_is(kind):
 
 
 def test_every_kind_with_rules_has_an_example_here_or_in_its_own_tests():
-    own = {kind for kind in VALIDATORS if kind.endswith(".resource.k8s.io")} | {"Pod"}
+    # tests/unit/server/test_server_webhooks.py and test_server_policies.py have those of admission.
+    elsewhere = (".resource.k8s.io", ".admissionregistration.k8s.io")
+    own = {kind for kind in VALIDATORS if kind.endswith(elsewhere)} | {"Pod"}
     assert set(VALIDATORS) == set(GOOD) | own
 
 

@@ -8,20 +8,23 @@ from server_cluster import running_cluster
 from attack.bombs import bombs
 from attack.findings import Findings, cause_of, expected_failure, tracebacks_of
 from attack.fuzzing import Judge
+from attack.monitoring import held
 from attack.mutation import Mutator
 from attack.protobuf import encode_object
 from attack.replaying import _smaller
 from attack.requests import Generator, difference
 from attack.species import setup_requests, species_of
-from attack.templates import templates
+from attack.templates import NOT_ATTACKED, templates
+from attack.verdict import verdicts
 from attack.wire import Answer, Request, request_of, take_answer
 from dray.api.kinds import KINDS
-from dray.server.protobuf import decode_object
+from dray.server.requests.protobuf_bodies import decode_object
 
 
 def test_there_is_a_template_of_every_kind_in_every_version():
     covered = {(each.kind.group, each.kind.kind, each.version) for each in templates()}
-    served = {(kind.group, kind.kind, version) for kind in KINDS for version in kind.versions}
+    kinds = [kind for kind in KINDS if kind.group not in NOT_ATTACKED]
+    served = {(kind.group, kind.kind, version) for kind in kinds for version in kind.versions}
     assert served <= covered
 
 
@@ -86,6 +89,10 @@ def test_objects_written_as_protobuf_are_read_back():
             value = {"apiVersion": "v", "kind": "k", **species.bodies[0]}
             found = decode_object(species.schema, encode_object(species.schema, value))
             assert found.get("metadata", {}).get("labels") == value.get("metadata", {}).get("labels")
+            if species.kind.group == "admissionregistration.k8s.io":  # with messages inlined in inlined ones
+                assert {name: found[name] for name in ("webhooks", "spec") if name in value} == {
+                    name: value[name] for name in ("webhooks", "spec") if name in value
+                }
 
 
 def test_a_merge_patch_is_the_difference():
@@ -166,3 +173,47 @@ def test_causes_leave_out_names_and_numbers():
 def test_shrinking_tries_every_part():
     assert {"a": [1]} in _smaller({"a": [1, 2]})
     assert {} in _smaller({"a": 1})
+
+
+REPORT = {
+    "requests": 1_000, "findings": [], "heartbeat": {"worst": 90.0, "worst_raw": 400.0, "place": "fuzz", "limit": 250.0},
+    "figures": {"fuzz figures": {"requests": 1_200, "memory growth MB": 3.0, "valid share": 0.9}},
+}  # fmt: skip
+
+
+def failing(**changes):
+    return [each.name for each in verdicts({**REPORT, **changes}) if not each.holds]
+
+
+def with_fuzzing(**figures):
+    return {"fuzz figures": {**REPORT["figures"]["fuzz figures"], **figures}}
+
+
+def test_a_run_within_all_limits_passes():
+    assert failing() == []
+    assert len(verdicts(REPORT)) == 9
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"findings": [{"sort": "death", "count": 1}]}, ["process deaths"]),
+        ({"findings": [{"sort": "traceback", "count": 1}]}, ["tracebacks"]),
+        ({"findings": [{"sort": "status", "count": 2}]}, ["5xx that kube-apiserver would not give"]),
+        ({"findings": [{"sort": "silence", "count": 2}]}, ["requests without an answer"]),
+        ({"findings": [{"sort": "hang", "count": 2}]}, ["other findings"]),
+        ({"heartbeat": {**REPORT["heartbeat"], "worst": 251.0}}, ["longest heartbeat"]),
+        ({"figures": with_fuzzing(requests=999)}, ["requests sent"]),
+        ({"figures": with_fuzzing(**{"memory growth MB": 64.1})}, ["memory growth"]),
+        ({"figures": with_fuzzing(**{"valid share": 0.33})}, ["valid up to the last field"]),
+    ],
+)
+def test_each_limit_of_a_run_fails_on_its_own(changes, names):
+    assert failing(**changes) == names
+
+
+def test_waiting_for_a_processor_is_not_the_servers_fault_but_computing_is():
+    assert held(took=0.5, ran=0.01, waited=0.45) == pytest.approx(0.05)
+    assert held(took=0.5, ran=0.4, waited=0.9) == pytest.approx(0.4)
+    assert held(took=0.5, ran=0.0, waited=0.0) == pytest.approx(0.5)  # blocked, for example by the disk
+    assert held(took=0.5, ran=0.9, waited=0.0) == pytest.approx(0.5)  # two threads at once

@@ -7,10 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from dray.api.caching import BoundedCache
 from dray.api.features import Features
-from dray.cel import CompileError, DeviceInput, EvaluationError, check_expression, compile_selector
-from dray.cel.caching import SizedCache
+from dray.cel import (
+    CompileError,
+    DeviceInput,
+    EvaluationError,
+    check_expression,
+    compile_selector,
+    functions_strings,
+    program,
+)
 from dray.cel.codegen import compile_tree
+from dray.cel.functions_strings import compile_pattern
 
 DEVICE = DeviceInput.build("d.io", {}, {})
 
@@ -131,7 +140,7 @@ def test_a_chain_that_doubles_with_every_link_is_refused():
 
 
 def test_programs_are_kept_by_size_not_by_number():
-    cache = SizedCache(100)
+    cache = BoundedCache(100)
     for number in range(20):
         cache.add(number, f"value {number}", 20)
         assert cache.get(0) == "value 0"  # used all the time
@@ -140,6 +149,24 @@ def test_programs_are_kept_by_size_not_by_number():
     assert cache.get(10) is None
     cache.add("big", "value", 51)
     assert cache.get("big") is None
+
+
+def test_compiled_patterns_are_kept_by_size_not_by_number():
+    for number in range(400):
+        compile_pattern("a" * 3_000 + str(number))
+    assert len(functions_strings._PATTERNS) < 100  # about 200 kB each
+    short = [f"a.*b{number}" for number in range(1_000)]
+    kept = [compile_pattern(pattern) for pattern in short]
+    assert all(compile_pattern(pattern) is found for pattern, found in zip(short, kept, strict=True))
+
+
+def test_programs_of_long_literals_are_kept_by_size_too():
+    program._PROGRAMS.clear()
+    for number in range(30):
+        evaluate(f'device.driver == "{number}{"x" * 9_900}"')
+    weight = program._PROGRAMS._n_young
+    assert weight > 30 * 9_900 / 512
+    program._PROGRAMS.clear()
 
 
 def test_deep_expressions_are_compiled_by_several_threads_at_once():

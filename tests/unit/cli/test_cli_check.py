@@ -9,7 +9,7 @@ import pytest
 from dray.cli.main import main
 from dray.drivers.hardware import load_profile
 from dray.sim.hardware import hardware_snapshot
-from dray.sim.linting import CODES, lint
+from dray.workbench.lint import CODES, lint
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +163,18 @@ def test_wrong_types_are_all_found_at_once():
     assert codes(text).count("wrong-type") == 3
 
 
+def test_malformed_values_are_found_where_they_are():
+    text = claim("deviceClassName: gpu.nvidia.com, count: 99999999999999999999")
+    text = text.replace("{name: c,", "{creationTimestamp: noon, name: c,")
+    found = [finding for finding in check(text) if finding.code == "wrong-type"]
+    assert [(finding.line, finding.path) for finding in found] == [
+        (3, "metadata.creationTimestamp"),
+        (8, "spec.devices.requests[0].exactly.count"),
+    ]
+    assert "must be a time" in found[0].message
+    assert found[1].message == "99999999999999999999 does not fit in 64 bits"
+
+
 def test_duplicate_fields_are_found():
     assert "duplicate-field" in codes(
         claim().replace("    - name: gpu\n", "    - name: gpu\n      name: other\n")
@@ -308,8 +320,39 @@ def test_fields_of_features_that_are_off_are_warned_about_and_the_gate_silences_
 # --- habits ---------------------------------------------------------------------------------------
 
 
+UNUSED = POD.replace("    resources: {claims: [{name: gpu}]}\n", "")
+
+
 def test_a_claim_that_no_container_uses_is_warned_about():
-    assert codes(POD.replace("    resources: {claims: [{name: gpu}]}\n", "")) == ["claim-unused"]
+    (found,) = check(f"{UNUSED}---\n{claim()}")
+    assert (found.code, found.severity) == ("claim-unused", "warning")
+
+
+def test_a_claim_of_unknown_hardware_that_no_container_uses_is_only_mentioned():
+    (found,) = check(UNUSED)
+    assert (found.code, found.severity) == ("claim-unused", "info")
+
+
+@pytest.mark.parametrize(
+    "device_class", ["dra.net", "sriovnetwork.k8snetworkplumbingwg.io", "mrdma.google.com"]
+)
+def test_a_network_claim_belongs_to_the_pod_and_needs_no_container(device_class):
+    assert codes(f"{UNUSED}---\n{claim(f'deviceClassName: {device_class}')}") == []
+
+
+def test_a_network_class_is_known_by_the_driver_that_its_selector_names():
+    own = """\
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: fast-nics}
+spec:
+  selectors: [{cel: {expression: "device.driver == 'dra.net' && has(device.attributes['dra.net'].rdma)"}}]
+"""
+    assert codes(f"{UNUSED}---\n{claim('deviceClassName: fast-nics')}{own}") == []
+
+
+BOTH = POD.replace("{claims: [{name: gpu}]}", "{claims: [{name: gpu}], limits: {nvidia.com/gpu: 1}}")
 
 
 def test_a_pod_that_names_its_node_is_warned_about():
@@ -317,8 +360,24 @@ def test_a_pod_that_names_its_node_is_warned_about():
 
 
 def test_asking_by_claim_and_by_extended_resource_is_warned_about():
-    text = POD.replace("{claims: [{name: gpu}]}", "{claims: [{name: gpu}], limits: {nvidia.com/gpu: 1}}")
-    assert codes(text) == ["double-request"]
+    assert codes(f"{BOTH}---\n{claim()}") == ["double-request"]
+
+
+def test_other_hardware_beside_a_claim_is_not_asked_for_twice():
+    assert codes(f"{BOTH}---\n{claim('deviceClassName: dra.net')}") == []
+    assert codes(BOTH) == []  # what the claim asks for is not known
+
+
+def test_a_class_of_an_extended_resource_asks_for_the_same_hardware():
+    own = """\
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: npus}
+spec: {extendedResourceName: example.com/npu}
+"""
+    text = BOTH.replace("nvidia.com/gpu", "example.com/npu")
+    assert codes(f"{text}---\n{claim('deviceClassName: npus')}{own}") == ["double-request"]
 
 
 def test_a_taint_rule_without_selector_is_warned_about():
@@ -520,3 +579,216 @@ def test_the_codes_can_be_listed(capsys):
     assert main(["check", "--codes"]) == 0
     listed = capsys.readouterr().out
     assert all(code in listed for code in CODES)
+
+
+def claim_with_config(driver, body):
+    return f"""\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {{name: gpu}}
+spec:
+  devices:
+    requests:
+    - name: gpu
+      exactly: {{deviceClassName: {driver}}}
+    config:
+    - opaque:
+        driver: {driver}
+        parameters:
+{body}"""
+
+
+def test_an_opaque_config_that_its_driver_refuses_is_found_with_its_line():
+    body = """\
+          apiVersion: resource.nvidia.com/v1beta1
+          kind: GpuConfig
+          sharing:
+            strategy: TimeSlicing
+            timeSlicingConfig:
+              intervall: Long
+"""
+    report = lint({"claim.yaml": claim_with_config("gpu.nvidia.com", body).encode()})
+    (finding,) = [each for each in report.findings if each.code == "opaque-config"]
+    assert (finding.severity, finding.line, finding.column) == ("error", 18, 15)
+    assert 'unknown field "sharing.timeSlicingConfig.intervall"' in finding.message
+    good = body.replace("intervall", "interval")
+    for text in (claim_with_config("gpu.nvidia.com", good), claim_with_config("other.example.org", body)):
+        assert "opaque-config" not in codes(text)
+
+
+def test_the_config_of_a_class_is_checked_too():
+    text = """\
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: gpu.example.com}
+spec:
+  config:
+  - opaque:
+      driver: gpu.example.com
+      parameters: {apiVersion: gpu.resource.example.com/v1alpha1, kind: GpuConfig, sharing: {strategy: MPS}}
+"""
+    assert "opaque-config" in codes(text)
+
+
+# --- versions that are gone, and what is not ours -------------------------------------------------
+
+
+def test_a_classic_claim_is_an_error_that_names_each_field_that_is_gone():
+    findings = check("""\
+        apiVersion: resource.k8s.io/v1alpha2
+        kind: ResourceClaimTemplate
+        metadata: {name: t}
+        spec:
+          spec:
+            resourceClassName: gpu.example.com
+            parametersRef: {apiGroup: example.com, kind: GpuParameters, name: p}
+        """)
+    assert [(found.code, found.path) for found in findings] == [
+        ("removed-api", "apiVersion"),
+        ("removed-api", "spec.spec.resourceClassName"),
+        ("removed-api", "spec.spec.parametersRef"),
+    ]
+    assert "deviceClassName" in findings[1].hint
+    assert "opaque" in findings[2].hint
+
+
+@pytest.mark.parametrize("version", ["v1alpha1", "v1alpha2", "v1alpha3", "v1alpha4"])
+def test_objects_of_alpha_versions_are_errors_with_the_way_out(version):
+    (found,) = check(claim().replace("resource.k8s.io/v1\n", f"resource.k8s.io/{version}\n"))
+    assert (found.code, found.severity) == ("removed-api", "error")
+    assert "resource.k8s.io/v1;" in found.hint
+
+
+def test_a_resource_class_is_an_error_with_the_kind_that_replaced_it():
+    (found,) = check(
+        "{apiVersion: resource.k8s.io/v1alpha2, kind: ResourceClass, metadata: {name: c}, driverName: d}"
+    )
+    assert found.code == "removed-api"
+    assert "DeviceClass" in found.hint
+
+
+def test_the_source_of_a_pods_claim_is_one_finding_with_its_repair():
+    text = POD.replace("{name: gpu, resourceClaimName: c}", "{name: gpu, source: {resourceClaimName: c}}")
+    (found,) = check(text)
+    assert (found.code, found.path) == ("old-shape", "spec.resourceClaims[0]")
+    assert "out of `source`" in found.hint
+
+
+def test_a_missing_api_version_is_named_and_the_rest_is_checked():
+    assert codes(POD.replace("apiVersion: v1\n", "").replace("image:", "imag:")) == [
+        "no-api-version",
+        "invalid",  # the image is missing
+        "unknown-field",
+    ]
+
+
+def test_the_same_kind_in_somebody_elses_group_is_not_judged_but_its_pods_are():
+    text = """\
+        apiVersion: batch.example.com/v1alpha1
+        kind: Job
+        metadata: {name: j}
+        spec:
+          minAvailable: 2
+          tasks:
+          - replicas: 2
+            template:
+              spec:
+                containers:
+                - name: main
+                  image: busybox
+                  imagePullPolice: Always
+        """
+    findings = check(text)
+    assert [(found.severity, found.code) for found in findings] == [
+        ("info", "not-checked"),
+        ("error", "unknown-field"),
+    ]
+    assert findings[1].path == "spec.tasks[0].template.spec.containers[0].imagePullPolice"
+
+
+def test_fields_beside_containers_of_a_custom_kind_are_its_own_business():
+    text = """\
+        apiVersion: serving.example.com/v1
+        kind: Runtime
+        metadata: {name: r}
+        spec:
+          supportedFormats: [{name: onnx}]
+          protocolVersions: [v2]
+          containers:
+          - name: main
+            volumeMounts: [{name: made-by-the-controller, mountPath: /models}]
+            startupProbe: {failureThreshold: 10}
+        """
+    assert codes(text) == ["not-checked"]
+    assert codes(text.replace("supportedFormats", "resourceClaim")) == ["not-checked", "unknown-field"]
+
+
+def test_claims_of_pods_in_custom_kinds_are_followed():
+    text = f"""\
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata: {{name: j, namespace: default}}
+spec:
+  mpiReplicaSpecs:
+    Worker:
+      replicas: 2
+      template:
+        spec:
+          resourceClaims: [{{name: gpu, resourceClaimName: c}}]
+          containers:
+          - {{name: main, image: busybox, resources: {{claims: [{{name: gpu, request: gpus}}]}}}}
+---
+{claim()}"""
+    (found,) = [found for found in check(text) if found.severity == "error"]
+    assert found.code == "unknown-request"
+    assert found.path.startswith("spec.mpiReplicaSpecs.Worker.template.spec.containers[0]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{- if .Values.enabled }}\nkind: Pod\n{{- end }}\n",
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {{ .Release.Name }}\n",
+    ],
+)
+def test_a_helm_template_is_recognised(text):
+    (found,) = check(text)
+    assert found.code == "template"
+    assert "helm template" in found.hint
+
+
+def test_braces_inside_values_are_not_a_template():
+    text = POD.replace("image: busybox", "image: busybox\n    args: ['{{ workflow.name }}']")
+    assert codes(text) == []
+
+
+def test_a_placeholder_is_called_one():
+    (found,) = check(POD.replace("name: p,", 'name: "${NAME}",'))
+    assert found.code == "invalid"
+    assert "placeholder" in found.hint
+
+
+def test_a_namespace_of_a_cluster_scoped_object_is_ignored_as_the_server_does():
+    assert (
+        codes("""\
+        apiVersion: resource.k8s.io/v1
+        kind: DeviceClass
+        metadata: {name: c, namespace: n}
+        spec: {}
+        """)
+        == []
+    )
+
+
+def test_a_field_of_a_gate_that_is_off_is_one_finding():
+    text = """\
+        apiVersion: resource.k8s.io/v1
+        kind: ResourceSlice
+        metadata: {name: s}
+        spec:
+          driver: d.example.com
+          nodeName: n
+          pool: {name: n, resourceSliceCount: 1}
+          devices: [{name: a, attributes: {roots: {strings: [x, y]}}}]
+        """
+    assert codes(text) == ["feature-off"]

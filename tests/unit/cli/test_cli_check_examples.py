@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dray.api.features import Features
-from dray.sim.linting import lint
+from dray.workbench.lint import lint
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*/manifest.yaml"))
 

@@ -1,8 +1,9 @@
 """`dray check` against what kube-apiserver said: it refuses what the server refused, and nothing else.
 
 The recorded stories create objects of all kinds, good and bad. Checking is stricter than a
-server in one way (unknown fields are errors, not dropped) and knows less in another (the
-labels of a namespace that is not among the files).
+server in two ways (unknown fields are errors, not dropped; a file must say its apiVersion, which
+a server takes from the path of the request) and knows less in another (the labels of a namespace
+that is not among the files).
 """
 
 import json
@@ -11,11 +12,19 @@ import pytest
 from shared_data import shared
 
 from dray.api.features import Features
-from dray.sim.linting import lint
+from dray.workbench.lint import lint
 
 # The gates of the recording.
 GATES = Features.everything().switched(off=["DRAFractionalCapacityRange", "DRAWorkloadResourceClaims"])
-STRICTER = {"unknown-field", "unknown-version", "duplicate-field", "old-shape", "new-shape", "not-an-object"}
+STRICTER = {
+    "unknown-field",
+    "unknown-version",
+    "duplicate-field",
+    "old-shape",
+    "new-shape",
+    "not-an-object",
+    "no-api-version",
+}
 
 
 def creations():

@@ -13,8 +13,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cli_files import claim, cluster, pod, written
 
 from dray.cli.main import main
-from dray.sim.launching import (
-    DeviceWish,
+from dray.workbench.lint import lint
+from dray.workbench.run_manifests import (
+    DeviceFlags,
+    Job,
     claim_manifest,
     claim_spec,
     driver_of,
@@ -24,7 +26,6 @@ from dray.sim.launching import (
     pod_manifest,
     trouble_of,
 )
-from dray.sim.linting import lint
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,7 @@ def test_whatif_places_pods_and_counts_missing_nodes(tmp_path, capsys):
     )
     text = out(capsys, "whatif", files, "--add-node", "dgx-h100", "--need", "dgx-h100", code=1)
     assert "1 of 3 pods fit" in text
-    assert "needed: 2 more nodes dgx-h100" in text
+    assert "needed: 2 more nodes (dgx-h100)" in text
     assert main(["whatif", files, "--add-node", "dgx-h100:3"]) == 0
 
 
@@ -157,12 +158,12 @@ def test_cel_on_a_profile_puts_equal_answers_together(capsys):
 
 
 def test_the_words_of_run_become_a_valid_claim_and_pod():
-    wish = DeviceWish("gpu.nvidia.com", 1, [("memory", "40Gi")], ['device.driver == "gpu.nvidia.com"'])
-    nic = DeviceWish("dra.net", 1)
+    wish = DeviceFlags("gpu.nvidia.com", 1, [("memory", "40Gi")], ['device.driver == "gpu.nvidia.com"'])
+    nic = DeviceFlags("dra.net", 1)
     spec = claim_spec([wish, nic], ["gpu.nvidia.com", "dra.net"], ["pcieRoot"])
     made = [
         claim_manifest("r", "default", spec),
-        pod_manifest("r", "default", "busybox", ["true"], {"A": "b"}),
+        pod_manifest(Job("r", "default", "busybox", ["true"], {"A": "b"})),
     ]
     text = "---\n".join(yaml.safe_dump(obj) for obj in made)
     findings = lint({"x": text.encode()}, against=cluster()).findings
@@ -171,12 +172,12 @@ def test_the_words_of_run_become_a_valid_claim_and_pod():
 
 
 def test_a_count_is_said_in_the_claim():
-    spec = claim_spec([DeviceWish("x", 2)], ["x"], [])
+    spec = claim_spec([DeviceFlags("x", 2)], ["x"], [])
     assert spec["devices"]["requests"][0]["exactly"]["count"] == 2
 
 
 def test_all_and_capacity_are_said_in_the_claim():
-    spec = claim_spec([DeviceWish("x", 0, capacity={"memory": "1Gi"})], ["x"], [])
+    spec = claim_spec([DeviceFlags("x", 0, capacity={"memory": "1Gi"})], ["x"], [])
     (request,) = spec["devices"]["requests"]
     assert request["exactly"] == {
         "deviceClassName": "x",

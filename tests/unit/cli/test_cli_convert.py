@@ -8,9 +8,9 @@ import yaml
 
 from dray.cli.main import main
 from dray.drivers.hardware import load_profile
-from dray.sim.converting import convert_objects
 from dray.sim.hardware import hardware_snapshot
-from dray.sim.linting import lint
+from dray.workbench.conversion import convert_objects
+from dray.workbench.lint import lint
 
 PRODUCT = 'device.attributes["gpu.nvidia.com"].productName.replace(" ", "-")'
 

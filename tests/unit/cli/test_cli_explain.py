@@ -12,8 +12,8 @@ from cli_files import claim, cluster, pod, written
 
 from dray.cli.explain import explain
 from dray.cli.main import main
-from dray.sim.changes import fitting_nodes, smallest_changes
 from dray.sim.cluster import OfflineCluster
+from dray.workbench.changes import fitting_nodes, smallest_changes
 
 PRODUCT = 'device.attributes["gpu.nvidia.com"].productName'
 MIXED = (("dgx-h100", 1), ("dgx-a100", 1))
@@ -50,7 +50,7 @@ def test_a_count_that_is_too_high_is_answered_with_the_highest_that_fits():
 
 def test_a_value_that_no_device_has_is_answered_with_the_nearest():
     found, text = story(cluster(claim(where=[f'{PRODUCT} == "H100"'])))
-    assert 'refused by `device.attributes["gpu.nvidia.com"].productName == "H100"`' in text
+    assert 'do not match `device.attributes["gpu.nvidia.com"].productName == "H100"`' in text
     assert "no device has productName 'H100'; nearest: 'NVIDIA H100 80GB HBM3'" in text
     assert found["changes"][0]["change"] == "request gpu: write 'NVIDIA H100 80GB HBM3' instead of 'H100'"
 
@@ -76,7 +76,7 @@ def test_devices_in_use_are_told_with_claim_and_pod_and_freeing_them_is_offered(
     snapshot = cluster(claim("hog", count=8), pod("train", "hog"))
     snapshot.add(claim())
     found, text = story(snapshot)
-    assert "8 in use by default/hog (pod train)" in text
+    assert "8 allocated to default/hog (pod train)" in text
     assert found["changes"] == [
         {"change": "free the devices of claim default/hog (pod train)", "nodes": ["dgx-h100-1"]}
     ]
@@ -144,7 +144,7 @@ def test_a_pod_without_its_template_is_told_which():
     waiting["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "absent"}]
     snapshot.add(waiting)
     _, text = story(snapshot, "pod", "p")
-    assert "ResourceClaimTemplate absent does not exist in namespace default" in text
+    assert "there is no ResourceClaimTemplate absent in namespace default" in text
 
 
 def test_many_equal_nodes_are_one_story():
@@ -175,7 +175,7 @@ def test_json_has_stable_keys(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("claim", "did you mean default/training?"), ("pod", "give its namespace with -n")],
+    [("claim", "did you mean default/training?"), ("pod", "-n names another namespace")],
 )
 def test_an_unknown_name_is_told_the_nearest(tmp_path, capsys, name, hint):
     path = written(tmp_path / "a.json", claim("training"))

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dray.sim.converting.labels import IMPLIED, RULES
-from dray.sim.converting.resources import request_for
-from dray.sim.linting import CODES, lint
+from dray.workbench.conversion.labels import IMPLIED, RULES
+from dray.workbench.conversion.resources import request_for
+from dray.workbench.lint import CODES, lint
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 MIGRATION = (DOCS / "migration.md").read_text("utf-8")

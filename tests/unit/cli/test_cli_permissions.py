@@ -103,7 +103,7 @@ def test_what_was_asked_for_and_may_not_be_seen_is_an_error(api, tmp_path, capsy
     server = api(lambda path: 403 if path.endswith(plural) else 200)
     assert main(["get", what, "--kubeconfig", server.kubeconfig(tmp_path)]) == 1
     assert (
-        f'error: {plural} is forbidden: User "alice" cannot list resource "{plural}"'
+        f'error: not permitted (403): {plural} is forbidden: User "alice" cannot list resource "{plural}"'
         in capsys.readouterr().err
     )
 

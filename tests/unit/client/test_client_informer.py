@@ -176,6 +176,23 @@ async def test_one_of_two_candidates_leads_and_the_other_follows_when_it_ends():
     await asyncio.gather(second, return_exceptions=True)
 
 
+async def test_a_lease_that_an_installer_made_is_taken_and_keeps_the_installers_marks():
+    api = SmallApi()
+    marks = {
+        "labels": {"app.kubernetes.io/managed-by": "Helm"},
+        "annotations": {"meta.helm.sh/release-name": "dray"},
+    }
+    path = kinds.LEASES.path("ns", "lock")
+    api.put(path, {"metadata": marks})
+    election = LeaderElection(api.client(), "lock", "me", namespace="ns", retry_period=0.02)
+    task = asyncio.create_task(election.run(lambda: asyncio.sleep(3600)))
+    await until(lambda: election.is_leading)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    stored = api.objects[path]["metadata"]
+    assert {name: stored[name] for name in marks} == marks
+
+
 async def test_a_stolen_lease_ends_leading():
     api = SmallApi()
     election = LeaderElection(api.client(), "lock", "me", namespace="ns", retry_period=0.02)
@@ -192,6 +209,29 @@ async def test_a_stolen_lease_ends_leading():
     await api.client().patch(kinds.LEASES, "lock", {"spec": {"holderIdentity": "thief"}}, "ns")
     await asyncio.wait_for(task, 60)
     assert ended and not election.is_leading
+
+
+@pytest.mark.parametrize("lost", range(6), ids=lambda number: f"request {number}")
+async def test_a_connection_lost_at_any_request_of_an_election_ends_nothing(lost):
+    api = SmallApi()
+    client = api.client()
+    sending, sent = client.transport.send, []
+
+    async def send(request):
+        sent.append(request)
+        if len(sent) - 1 == lost:
+            raise TransportError("closed by the server")
+        if len(sent) == 4:  # somebody else's change, so that a renewal meets a conflict
+            await api.client().patch(kinds.LEASES, "lock", {"metadata": {"labels": {"a": "b"}}}, "ns")
+        return await sending(request)
+
+    client.transport.send = send
+    election = LeaderElection(client, "lock", "me", namespace="ns", retry_period=0.01)
+    task = asyncio.create_task(election.run(lambda: asyncio.sleep(3600)))
+    await until(lambda: election.is_leading and len(sent) > 8)
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_leader_that_was_stopped_writes_nothing_before_it_has_renewed_its_lease():

@@ -5,8 +5,8 @@ import pytest
 from dray.api.kinds import KINDS
 from dray.client import resources
 from dray.client.resources import Resource, resource_of
-from dray.server import selectable, strategies
-from dray.server.tables import kinds as tables
+from dray.server.objects import selection, write_strategies
+from dray.server.tables import kind_columns as tables
 
 SERVED = {(kind.group, kind.plural) for kind in KINDS}
 
@@ -42,6 +42,6 @@ def test_a_kind_that_is_not_served_has_no_resource():
         resource_of("", "Service")
 
 
-@pytest.mark.parametrize("table", [strategies._STRATEGIES, tables.LAYOUTS, selectable._FIELDS])
+@pytest.mark.parametrize("table", [write_strategies._STRATEGIES, tables.LAYOUTS, selection._FIELDS])
 def test_tables_keyed_by_plural_have_only_resources_that_are_served(table):
     assert {key[:2] for key in table} <= SERVED

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dray.api.core import Node
 from dray.client import Client, HttpTransport, Request, TransportError
 from dray.client.errors import Conflict, Gone, NotFound, TooManyRequests
+from dray.client.http_connection import Connection, open_connection
 from dray.client.resources import CLAIMS, NODES, PODS
-from dray.client.wire import Connection, open_connection
 
 
 class ScriptedServer:

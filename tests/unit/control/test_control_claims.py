@@ -7,7 +7,7 @@ from dray.api.core import Pod, PodResourceClaim
 from dray.api.meta import ObjectMeta, OwnerReference
 from dray.api.resource import ResourceClaim, ResourceClaimTemplate
 from dray.api.well_known import POD_CLAIM_ANNOTATION
-from dray.control.claims import claim_base_name, claim_from_template, claims_to_make, is_done
+from dray.control.resource_claims import claim_base_name, claim_from_template, claims_to_make, is_done
 
 ENTRY = PodResourceClaim(name="gpu", resource_claim_template_name="one-gpu")
 

@@ -11,10 +11,10 @@ from small_api import SmallApi
 from dray.api.core import Node, NodeSpec, Taint
 from dray.api.well_known import UNREACHABLE_KEY
 from dray.client.errors import Conflict, TransportError
-from dray.control import node_health, nodes
-from dray.control.node_health import Disruption, NodeState, NoExecute, ServerAvailability
-from dray.control.nodes import MONITOR, NodeLifecycle, NodeMonitoring, merged_taints
-from dray.control.reconciling import Caches
+from dray.control import node_leases, node_lifecycle
+from dray.control.node_leases import Disruption, NodeState, NoExecute, ServerAvailability
+from dray.control.node_lifecycle import MONITOR, NodeLifecycle, NodeMonitoring, merged_taints
+from dray.control.reconcile_loop import Caches
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EVICTING = (UNREACHABLE_KEY, "NoExecute")
@@ -84,8 +84,8 @@ def test_a_zone_without_healthy_nodes_is_evicted_while_another_zone_is_healthy()
 
 def test_in_a_large_cluster_a_disrupted_zone_is_evicted_slowly():
     disruption = Disruption(states(20, 40))
-    assert disruption.no_execute("z", node_health.SECONDARY_PERIOD - 1) is NoExecute.KEEP
-    assert disruption.no_execute("z", node_health.SECONDARY_PERIOD) is NoExecute.ADD
+    assert disruption.no_execute("z", node_leases.SECONDARY_PERIOD - 1) is NoExecute.KEEP
+    assert disruption.no_execute("z", node_leases.SECONDARY_PERIOD) is NoExecute.ADD
 
 
 def node_with(*taints):
@@ -119,7 +119,7 @@ class Monitored:
         self.api = SmallApi()
         self.names = names
         self.steady = 1000.0
-        monkeypatch.setattr(nodes, "steady_now", lambda: self.steady)
+        monkeypatch.setattr(node_lifecycle, "steady_now", lambda: self.steady)
         for name in names:
             self.api.put(f"/api/v1/nodes/{name}", {"kind": "Node", "status": ready()})
             self.renew(name)

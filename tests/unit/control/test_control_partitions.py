@@ -3,7 +3,7 @@
 import msgspec
 
 from dray.api.resource import ResourceSlice
-from dray.control.partitions import partition_summary
+from dray.control.partition_status import partition_summary
 
 ATTRIBUTE = "gpu.example.com/profile"
 

@@ -27,14 +27,14 @@ def world():
 
 def claim(name, *devices, count=None, constraint=None, **result):
     results = [{"request": "req", "driver": "d", "pool": "p", "device": each, **result} for each in devices]
-    wish = {
+    wanted = {
         "requests": [{"name": "req", "exactly": {"deviceClassName": "gpu", "count": count or len(devices)}}]
     }
     if constraint:
-        wish["constraints"] = [constraint]
+        wanted["constraints"] = [constraint]
     return {
         "metadata": {"name": name, "namespace": "ns", "uid": name},
-        "spec": {"devices": wish},
+        "spec": {"devices": wanted},
         "status": {
             "allocation": {"devices": {"results": results}},
             "reservedFor": [{"uid": f"pod-{name}", "name": "x"}],

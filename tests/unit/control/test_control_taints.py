@@ -12,17 +12,17 @@ from small_api import SmallApi
 from dray.api.core import Node, Pod, Taint
 from dray.api.resource import DeviceTaint, DeviceTaintRule, DeviceToleration, ResourceClaim, ResourceSlice
 from dray.client.resources import PODS
-from dray.control import tainting
-from dray.control.nodes import merged_taints, pod_departure
-from dray.control.reconciling import Caches
-from dray.control.rule_status import RuleCounts, eviction_condition
-from dray.control.tainting import (
+from dray.control import taint_eviction
+from dray.control.node_lifecycle import merged_taints, pod_departure
+from dray.control.reconcile_loop import Caches
+from dray.control.taint_eviction import (
     DeviceTaints,
     TaintEviction,
     departure_time,
     earliest_departure,
     rule_matches,
 )
+from dray.control.taint_rule_status import RuleCounts, eviction_condition
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ADDED = "2026-01-01T11:59:00Z"
@@ -274,7 +274,7 @@ async def test_a_changed_rule_is_observed_although_nothing_else_changes():
 
 
 async def test_a_pod_is_evicted_and_counted_once_however_late_the_cache_is(monkeypatch):
-    monkeypatch.setattr(tainting, "STATUS_PERIOD", 0.0)
+    monkeypatch.setattr(taint_eviction, "STATUS_PERIOD", 0.0)
     async with Evicting(3).followed() as cluster:
         monkeypatch.setattr(cluster.controller.pods, "_take", lambda line: None)  # shows no deletion
         for _ in range(4):
@@ -286,7 +286,7 @@ async def test_a_pod_is_evicted_and_counted_once_however_late_the_cache_is(monke
 
 
 async def test_pods_that_terminate_are_not_to_be_evicted_any_more(monkeypatch):
-    monkeypatch.setattr(tainting, "STATUS_PERIOD", 0.0)
+    monkeypatch.setattr(taint_eviction, "STATUS_PERIOD", 0.0)
     async with Evicting(3).followed() as cluster:
         assert (await cluster.condition())["message"] == "3 pods need to be evicted in 1 namespace."
         await cluster.controller.reconcile("pod:ns/p0")  # evicted here

@@ -11,21 +11,21 @@ from dray.api.core import Pod, PodDisruptionBudget
 from dray.api.label_selectors import matches_labels
 from dray.api.meta import ObjectMeta
 from dray.api.resource import ResourceClaim, ResourceSlice
-from dray.control.accounting import pool_status, usage_of
-from dray.control.budgets import budget_status
-from dray.control.jobs import Job, next_index, parse_indexes, spell_indexes, successes
-from dray.control.pods import Expectations, removal_order, template_hash
-from dray.control.quotas import charges_of_pod, counted_kind
-from dray.control.suite import UnknownController, chosen_controllers
-from dray.control.workloads import (
+from dray.api.workloads import (
     DeploymentStrategy,
+    Job,
     ReplicaSet,
     ReplicaSetSpec,
     ReplicaSetStatus,
     RollingUpdate,
-    plan_rollout,
-    resolve_amount,
 )
+from dray.control.deployments import plan_rollout, resolve_amount
+from dray.control.disruption_budgets import budget_status
+from dray.control.jobs import next_index, parse_indexes, spell_indexes, successes
+from dray.control.manager import UnknownController, chosen_controllers
+from dray.control.pod_templates import Expectations, removal_order, template_hash
+from dray.control.pool_status import pool_status, usage_of
+from dray.control.resource_quotas import charges_of_pod, counted_kind
 
 
 def replica_set(name, replicas, available):

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from dray.control.guarding.judging import Judge, Write
-from dray.control.guarding.views import Allocation, Claim, Slice
+from dray.control.guarding.double_allocation import Judge, Write
+from dray.control.guarding.guard_views import Allocation, Claim, Slice
 
 
 def results(*each):

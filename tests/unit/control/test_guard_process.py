@@ -23,14 +23,14 @@ from dray.control.guarding import (
     Phase,
     Target,
     configuration,
+    https_pages,
     load_identity,
     make_identity,
     serve,
-    serving,
 )
-from dray.control.guarding.fencing import ANNOTATION, fence, list_waiting, move_on
 from dray.control.guarding.guard import BadReview
-from dray.control.guarding.registering import CONFIGURATION, CONFIGURATIONS
+from dray.control.guarding.revision_fence import ANNOTATION, fence, list_waiting, move_on
+from dray.control.guarding.webhook_configuration import CONFIGURATION, CONFIGURATIONS
 
 ROOT = Path(__file__).resolve().parents[3]
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims"
@@ -119,6 +119,20 @@ async def test_it_registers_and_judges(api):
         assert (refused["code"], refused["reason"]) == (409, "Conflict")
         assert refused["message"] == "device d/p/g is held by claim ns/a"
         assert ask(guard, b, "h")["allowed"]
+
+
+async def test_a_configuration_that_an_installer_made_is_filled_in_and_keeps_the_installers_marks(api):
+    marks = {
+        "labels": {"app.kubernetes.io/managed-by": "Helm"},
+        "annotations": {"meta.helm.sh/release-name": "dray"},
+    }
+    path = CONFIGURATIONS.path(None, CONFIGURATION)
+    api.put(path, {"metadata": marks})
+    async with running(api):
+        found = api.objects[path]
+        assert found["webhooks"] == WANTED["webhooks"]
+        assert found["metadata"]["annotations"] == marks["annotations"]
+        assert marks["labels"].items() <= found["metadata"]["labels"].items()
 
 
 async def test_claims_without_allocation_are_fenced_before_the_first_verdict(api):
@@ -407,7 +421,7 @@ def _shown(tls):
 
 
 def test_every_metric_is_on_the_operations_page():
-    names = set(re.findall(r"dray_guard_[a-z_]+", inspect.getsource(serving)))
+    names = set(re.findall(r"dray_guard_[a-z_]+", inspect.getsource(https_pages)))
     text = (ROOT / "docs" / "operations.md").read_text("utf-8")
     assert names
     assert sorted(name for name in names if f"`{name}`" not in text) == []
@@ -419,7 +433,7 @@ def test_every_metric_is_on_the_operations_page():
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--listen", "8443"], "write ADDR:PORT"),
+        (["--listen", "8443"], "write ADDRESS:PORT"),
         (["--listen", "0.0.0.0:0"], "--url or --service"),
         (["--url", "http://x"], "https://HOST"),
         (["--url", "https://x", "--service", "a/b"], "exclude each other"),
@@ -427,12 +441,16 @@ def test_every_metric_is_on_the_operations_page():
         (["--no-register"], "needs --cert and --key"),
         (["--cert", "c.pem"], "go together"),
         (["--cert", "/nowhere/c", "--key", "/nowhere/k"], "cannot use certificate"),
-        (["--lease", "1"], "at least 3"),
+        (["--lease", "1"], "from 3 to 3600"),
         (["--kubeconfig", "/nowhere/config"], "/nowhere/config"),
     ],
 )
 def test_wrong_flags_are_explained(flags, words, capsys):
-    assert main(["guard", *flags]) == 2
+    try:
+        code = main(["guard", *flags])
+    except SystemExit as ended:  # a value that its type refuses
+        code = ended.code
+    assert code == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert words in said

@@ -5,7 +5,7 @@ import pytest
 
 from dray.api.quantity import QuantityError
 from dray.api.resource import DeviceRequestAllocationResult, ResourceSlice
-from dray.control.guarding.views import Result, Slice
+from dray.control.guarding.guard_views import Result, Slice
 from dray.devices import (
     Conflict,
     DeviceId,

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import stat
 import subprocess
 import sys
 
@@ -12,8 +13,15 @@ from node_builders import DRIVER, NODE, Lamps, eventually
 from small_api import SmallApi
 
 from dray.api.rpc.generated import registration_v1_pb2, registration_v1_pb2_grpc
-from dray.driver import DriverError, Settings, serving, serving_driver
-from dray.driver.sockets import OwnedSocket, SocketLock, SocketTakenError, identity_of, is_answering
+from dray.driver import Settings, serving, serving_driver
+from dray.host.sockets import (
+    OwnedSocket,
+    SocketLock,
+    SocketTakenError,
+    identity_of,
+    is_answering,
+    serving_at,
+)
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
@@ -124,13 +132,13 @@ async def test_a_socket_that_vanished_can_be_opened_again(tmp_path):
 def test_a_lock_is_held_by_one_and_freed_by_the_end_of_its_process(tmp_path):
     path = tmp_path / "lock"
     code = (
-        "import sys, pathlib; from dray.driver.sockets import SocketLock; "
+        "import sys, pathlib; from dray.host.sockets import SocketLock; "
         "lock = SocketLock(pathlib.Path(sys.argv[1])); lock.acquire(); print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(SocketTakenError, match=f"as process {holder.pid} .*--instance"):
+        with pytest.raises(SocketTakenError, match=f"as process {holder.pid} .*stop it first"):
             SocketLock(path).acquire()
         holder.kill()
     lock = SocketLock(path)
@@ -147,7 +155,7 @@ async def test_a_second_driver_of_one_name_is_refused_and_takes_nothing(api, tmp
     async with serving_driver(Lamps(), api.client(), settings(tmp_path)) as first:
         sockets = [identity_of(registration(tmp_path)), identity_of(service(tmp_path))]
         second = Lamps()
-        with pytest.raises(DriverError, match="another instance runs already"):
+        with pytest.raises(SocketTakenError, match="another instance runs already"):
             async with serving_driver(second, api.client(), settings(tmp_path)):
                 pass
         assert not second.calls, "it must not clean up after one that lives"
@@ -218,3 +226,19 @@ async def test_a_driver_that_no_node_ever_registers_offers_nothing_in_the_end(ap
     async with serving_driver(Lamps(), api.client(), options):
         await eventually(lambda: slices(api), what="published")
         await eventually(lambda: not slices(api), what="withdrawn")
+
+
+async def test_a_socket_with_an_owner_is_not_taken_and_a_dead_one_is_replaced(tmp_path):
+    path = tmp_path / "kubelet.sock"
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(path))
+    dead.close()
+    async with serving_at(path, lambda: grpc.aio.server(), 0o600):
+        mine = identity_of(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with pytest.raises(SocketTakenError, match=f"as process {os.getpid()} .*stop it first"):
+            async with serving_at(path, lambda: grpc.aio.server(), 0o600):
+                pass
+        assert identity_of(path) == mine
+        assert is_answering(path)
+    assert not path.exists()

@@ -11,8 +11,8 @@ from dray.driver.state import (
     RecordedDevice,
     StateError,
     StateFile,
-    write_atomically,
 )
+from dray.host.files import write_atomically
 
 CLAIM = RecordedClaim(
     "default", "light", "uid-1", [RecordedDevice("lamp", "worker", "lamp-0", private={"a": 1})], True

@@ -1,11 +1,5 @@
 """Exclusive CPUs: whole cores, one cache, never twice, and the same again after a restart."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +7,10 @@ from sysfs_trees import cpu_tree
 
 from dray.api.resource import ResourceClaim
 from dray.driver import AllocatedDevice, ClaimRequest, DriverError, PreparedClaim
-from dray.drivers.cpu import CAPACITY, Cpu, CpuDriver, choose_cpus
+from dray.drivers import cpu
+from dray.drivers.container_hook import ContainerState
+from dray.drivers.cpu import Cpu, CpuDriver, choose_cpus
+from dray.drivers.hardware.cpus import CAPACITY
 from dray.drivers.sysfs import format_cpu_list, parse_cpu_list
 
 
@@ -29,7 +26,7 @@ def driver(tmp_path):
     # Two NUMA nodes, each two L3 caches of two cores with two threads.
     node0 = [(0, 0, 0), (4, 0, 0), (1, 1, 0), (5, 1, 0), (2, 2, 1), (6, 2, 1), (3, 3, 1), (7, 3, 1)]
     node1 = [(cpu + 8, core, cache + 2) for cpu, core, cache in node0]
-    return CpuDriver(cpu_tree(tmp_path, [node0, node1]))
+    return CpuDriver(tmp_path / "state", cpu_tree(tmp_path, [node0, node1]))
 
 
 def cpus_of(prepared):
@@ -40,7 +37,12 @@ def test_a_device_is_published_for_each_numa_node(driver):
     (pool,) = driver.discover()
     assert [device.name for device in pool.devices] == ["cpudevnuma000", "cpudevnuma001"]
     assert pool.devices[0].capacity[CAPACITY].value == "8"
+    assert pool.devices[0].capacity[CAPACITY].request_policy is None
     assert pool.devices[0].allow_multiple_allocations
+    assert set(pool.devices[0].attributes) == {
+        "resource.kubernetes.io/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode", "dra.cpu/socketID",
+        "dra.cpu/numCPUs", "dra.cpu/smtEnabled",
+    }  # fmt: skip
 
 
 def test_two_cpus_are_the_threads_of_one_core(driver):
@@ -67,7 +69,7 @@ def test_preparing_again_gives_the_same_cpus(driver):
 
 def test_a_restarted_driver_knows_what_is_held(driver, tmp_path):
     prepared = driver.prepare(claim("a", 8))
-    reborn = CpuDriver(tmp_path)
+    reborn = CpuDriver(tmp_path / "state", tmp_path)
     reborn.recover([PreparedClaim("default", "a", "a", prepared)])
     with pytest.raises(DriverError, match="0 are free"):
         reborn.prepare(claim("b", 1))
@@ -85,7 +87,7 @@ def test_a_claim_that_fits_in_part_takes_nothing(driver):
 
 def test_reserved_cpus_are_never_given(tmp_path):
     tree = cpu_tree(tmp_path, [[(0, 0, 0), (1, 1, 0)]])
-    driver = CpuDriver(tree, reserved=[0])
+    driver = CpuDriver(tmp_path / "state", tree, reserved=[0])
     assert cpus_of(driver.prepare(claim("a", 1))) == [1]
 
 
@@ -96,7 +98,7 @@ def test_a_device_that_does_not_exist_is_refused(driver):
 
 def test_a_folder_that_is_no_sysfs_is_named(tmp_path):
     with pytest.raises(DriverError, match="is .* a sysfs"):
-        CpuDriver(tmp_path / "nothing").discover()
+        CpuDriver(tmp_path / "state", tmp_path / "nothing").discover()
 
 
 @given(st.sets(st.integers(0, 200)))
@@ -115,19 +117,19 @@ def test_exactly_as_many_distinct_free_cpus_as_wanted_are_chosen(layout, count):
         assert set(chosen) <= {cpu.id for cpu in free}
 
 
-@pytest.mark.skipif(not Path("/sys/devices/system/cpu/online").exists(), reason="needs Linux")
-def test_the_hook_pins_a_real_process(tmp_path):
-    allowed = sorted(os.sched_getaffinity(0))
-    sleeper = subprocess.Popen(["sleep", "30"])
-    try:
-        state = json.dumps({"pid": sleeper.pid, "bundle": str(tmp_path)})
-        hook = [sys.executable, "-m", "dray.drivers.cpu_hook", str(allowed[0])]
-        subprocess.run(hook, input=state, text=True, check=True)
-        assert os.sched_getaffinity(sleeper.pid) == {allowed[0]}
-        # A second claim adds its CPUs to those of the first.
-        hook[-1] = str(allowed[-1])
-        subprocess.run(hook, input=state, text=True, check=True)
-        assert os.sched_getaffinity(sleeper.pid) == {allowed[0], allowed[-1]}
-    finally:
-        sleeper.kill()
-        sleeper.wait()
+def test_a_container_of_two_claims_runs_on_the_cpus_of_both(driver, monkeypatch):
+    pinned = []
+    monkeypatch.setattr(
+        cpu, "pin_container", lambda container, cpus, *_: pinned.append((container.id, sorted(cpus)))
+    )
+    driver.prepare(claim("a", 2))
+    driver.prepare(claim("b", 2, device="cpudevnuma001"))
+    driver._pin("a", ContainerState(7, "box"))
+    driver._pin("b", ContainerState(7, "box"))
+    driver._pin("b", ContainerState(8, "other"))
+    assert pinned == [("box", [0, 4]), ("box", [0, 4, 8, 12]), ("other", [8, 12])]
+    driver.unprepare(PreparedClaim("default", "a", "a", []))
+    driver._pin("b", ContainerState(7, "box"))  # a restart, after the other claim was given up
+    assert pinned[-1] == ("box", [8, 12])
+    with pytest.raises(DriverError, match="no CPUs are prepared for claim a"):
+        driver._pin("a", ContainerState(7, "box"))

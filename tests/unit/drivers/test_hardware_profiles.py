@@ -14,6 +14,7 @@ from dray.drivers.hardware import (
     pool_slices,
     profile_names,
 )
+from dray.drivers.hardware.cpus import model_cpus
 
 DNS_LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 
@@ -100,4 +101,108 @@ def test_classes_can_be_limited_to_the_drivers_at_hand():
     assert {found.metadata.name for found in device_classes(frozenset({"gpu.nvidia.com"}))} == {
         "gpu.nvidia.com",
         "mig.nvidia.com",
+        "vfio.gpu.nvidia.com",
     }
+
+
+# Which attributes the drivers publish, read in their sources (docs/drivers.md names the versions).
+SRIOV = "sriovnetwork.k8snetworkplumbingwg.io"
+PUBLISHED = {
+    "cpu-numa": {
+        "resource.kubernetes.io/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode", "dra.cpu/socketID",
+        "dra.cpu/numCPUs", "dra.cpu/smtEnabled",
+    },
+    "sriov-nics": {
+        *(f"{SRIOV}/{name}" for name in (
+            "vendor", "deviceID", "pfDeviceID", "pciAddress", "PFName", "EswitchMode", "vfID", "pfPciAddress",
+            "linkType", "rdmaCapable",
+        )),
+        "k8s.cni.cncf.io/deviceID", "k8s.cni.cncf.io/resourceName", "resource.kubernetes.io/pcieRoot",
+        "resource.kubernetes.io/pciBusID", "dra.net/numaNode",
+    },
+    "intel-flex170": {
+        "model", "family", "driver", "sriov", "type", "pciId", "pciAddress", "health", "pciRoot",
+        "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/pciBusID",
+    },
+    "gaudi3": {"model", "serial", "healthy", "pciRoot", "resource.kubernetes.io/pcieRoot"},
+    "qat-gen4": {"services"},
+    "mi300x": {
+        "type", "pciAddr", "cardIndex", "renderIndex", "deviceID", "family", "productName", "driverVersion",
+        "driverSrcVersion", "partitionProfile", "resource.kubernetes.io/pcieRoot",
+    },
+    "mi300x-cpx": {
+        "type", "parentPciAddr", "cardIndex", "renderIndex", "parentDeviceID", "family", "productName",
+        "driverVersion", "driverSrcVersion", "partitionProfile", "resource.kubernetes.io/pcieRoot",
+    },
+    "tpu-v5e": {"index", "uuid", "tpuGen", "brand", "accelerator", "chipCount", "topology"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_model_publishes_exactly_the_attributes_of_the_real_driver(name):
+    (pool,) = load_profile(name).pools("n")
+    for device in pool.devices:
+        assert set(device.attributes) == PUBLISHED[name]
+
+
+def test_interfaces_have_dranets_attributes_and_no_others():
+    _, nics, *_ = load_profile("dgx-h100").pools("n")
+    names = {
+        "ifName",
+        "pciAddress",
+        "mac",
+        "pciVendor",
+        "pciDevice",
+        "numaNode",
+        "mtu",
+        "encapsulation",
+        "alias",
+    }
+    names |= {"state", "type", "ebpf", "sriov", "virtual", "rdma", "rdmaDevice"}
+    expected = {f"dra.net/{name}" for name in names}
+    expected |= {"resource.kubernetes.io/numaNode", "resource.kubernetes.io/pcieRoot"}
+    for device in nics.devices:
+        assert set(device.attributes) == expected
+
+
+def cpus(**more):
+    nodes = [
+        {"cpus": 4, "socket": 0, "roots": ["pci0000:00"]},
+        {"cpus": 4, "socket": 0},
+        {"cpus": 4, "socket": 1},
+    ]
+    return model_cpus({"numa_nodes": nodes, **more})
+
+
+def test_cpus_can_be_grouped_by_socket_and_machine_and_offered_one_by_one():
+    sockets = cpus(group_by="socket")
+    assert [(device.name, device.capacity["dra.cpu/cpu"].value) for device in sockets] == [
+        ("cpudevsocket000", "8"), ("cpudevsocket001", "4"),
+    ]  # fmt: skip
+    assert "resource.kubernetes.io/numaNode" not in sockets[0].attributes
+    assert sockets[0].attributes["resource.kubernetes.io/pcieRoot"].strings == ["pci0000:00"]
+    (machine,) = cpus(group_by="machine")
+    assert (machine.name, machine.capacity["dra.cpu/cpu"].value) == ("cpudevmachine", "12")
+    assert set(machine.attributes) == {
+        "dra.cpu/numCPUs", "dra.cpu/smtEnabled", "resource.kubernetes.io/pcieRoot",
+    }  # fmt: skip
+    single = cpus(mode="individual")
+    assert [device.attributes["dra.cpu/cpuID"].int_value for device in single[:4]] == [0, 6, 1, 7]
+    assert [device.attributes["dra.cpu/coreID"].int_value for device in single[:10:2]] == [0, 1, 2, 3, 0]
+    assert single[11].name == "cpudev011"
+    assert single[11].attributes["dra.cpu/coreType"].string == "standard"
+    assert not single[0].capacity
+
+
+@pytest.mark.parametrize("entry", [{"mode": "both"}, {"group_by": "rack"}, {"numa_nodes": [{"cpus": 10**6}]}])
+def test_cpus_that_are_not_understood_are_refused(entry):
+    with pytest.raises(ValueError, match="mode is grouped|more than 8192"):
+        cpus(**entry)
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_a_node_has_kubelets_labels(name):
+    labels = load_profile(name).node_labels("n-1")
+    assert labels["kubernetes.io/hostname"] == "n-1"
+    assert labels["kubernetes.io/os"] == labels["beta.kubernetes.io/os"] == "linux"
+    assert labels["kubernetes.io/arch"] == ("arm64" if name == "gb200-tray" else "amd64")

@@ -1,22 +1,25 @@
 """Network interfaces: found in sysfs, and really moved between namespaces where that is permitted."""
 
-import json
+import asyncio
+import dataclasses
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
+from node_builders import eventually
 from sysfs_trees import class_entry, pci_function, write
 
-from dray.api.resource import ResourceClaim
+from dray.api.cdi import NEEDS_POD_NETWORK
+from dray.api.resource import ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus
 from dray.driver import AllocatedDevice, ClaimRequest, DeviceConfig, DriverError, PreparedClaim
 from dray.drivers.network import NetworkDriver
 from dray.drivers.network.driver import parse_config
 from dray.drivers.network.moving import Move, attach, detach, in_namespace, netlink
+from dray.drivers.network.pod_processes import PodProcesses
 
 
 def interface(sysfs, name, device=None, **files):
@@ -87,7 +90,9 @@ def test_a_prepared_interface_brings_its_hook_rdma_nodes_and_status(driver):
         claim("pci-0000-18-00-0", config={"interface": {"name": "rdma0", "mtu": 9000}})
     )
     (hook,) = device.edits.hooks
-    move = msgspec.json.decode(Path(hook.args[-1]).read_bytes(), type=Move)
+    assert hook.args[-1] == "uid-1-pci-0000-18-00-0"
+    assert NEEDS_POD_NETWORK in hook.env
+    move = msgspec.convert(device.private["move"], Move)
     assert (move.host_name, move.container_name, move.mtu) == ("ibp24s0", "rdma0", 9000)
     assert [node.path for node in device.edits.device_nodes] == [
         "/dev/infiniband/rdma_cm",
@@ -166,14 +171,18 @@ def veth():
 @pytest.fixture
 def container():
     process = subprocess.Popen(["unshare", "-n", "sleep", "600"])
+    await_own_network(process)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def await_own_network(process):
     mine = os.stat("/proc/self/ns/net").st_ino
     limit = time.monotonic() + 30
     while os.stat(f"/proc/{process.pid}/ns/net").st_ino == mine:
         assert time.monotonic() < limit, "unshare does not come to its point"
         time.sleep(0.01)
-    yield process
-    process.kill()
-    process.wait()
 
 
 MOVE = Move(key="k", host_name="draytest1", container_name="net1", addresses=["10.99.0.2/24"], mtu=1400)
@@ -224,13 +233,65 @@ def test_the_hosts_own_network_is_refused(veth, tmp_path):
 
 
 @pytest.mark.root
-def test_the_hook_attaches_as_a_runtime_would_call_it(veth, container, tmp_path):
-    path = tmp_path / "move.json"
-    move = msgspec.structs.replace(MOVE, key=f"hook-{container.pid}")
-    path.write_bytes(msgspec.json.encode(move))
-    state = json.dumps({"pid": container.pid})
-    hook = [sys.executable, "-m", "dray.drivers.network.hook", str(path)]
-    subprocess.run(hook, input=state, text=True, check=True)
-    assert "draytest1" not in names(veth)
-    detach(move)
+def test_an_interface_follows_its_pod_into_a_new_sandbox(veth, container, tmp_path):
+    attach(MOVE, container.pid, tmp_path)
+    second = subprocess.Popen(["unshare", "-n", "sleep", "600"])
+    try:
+        await_own_network(second)
+        attach(MOVE, second.pid, tmp_path)
+        assert "net1" not in in_namespace(Path(f"/proc/{container.pid}/ns/net"), names)
+        assert "net1" in in_namespace(Path(f"/proc/{second.pid}/ns/net"), names)
+    finally:
+        second.kill()
+        second.wait()
+    detach(MOVE, tmp_path)
+    assert "draytest1" in names(veth)
+
+
+@pytest.mark.root
+def test_an_interface_that_the_kernel_brought_back_gets_its_name_again(veth, tmp_path):
+    (index,) = veth.link_lookup(ifname="draytest1")
+    mac = veth.get_links(index)[0].get_attr("IFLA_ADDRESS")
+    veth.link("set", index=index, ifname="net1")
+    detach(msgspec.structs.replace(MOVE, mac="02:00:00:00:00:99"), tmp_path)
+    assert "net1" in names(veth)  # another interface of that name is left alone
+    detach(msgspec.structs.replace(MOVE, mac=mac), tmp_path)
+    assert "draytest1" in names(veth)
+
+
+def test_processes_of_pods_are_found_by_their_cgroups(tmp_path, monkeypatch):
+    for pid, group in (
+        ("10", "0::/system.slice/sshd.service"),
+        ("11", "4:cpuset:/kubepods/besteffort/podaa-bb/0123"),
+        ("12", "0::/../kubepods-burstable.slice/kubepods-burstable-podcc_dd.slice/cri-containerd-1.scope"),
+        ("13", "0::/kubepods/podee-ff/pause"),
+    ):
+        write(tmp_path / pid / "cgroup", group)
+    write(tmp_path / "uptime", "1")
+    monkeypatch.setattr(PodProcesses, "_has_own_network", lambda self, pid: pid != "13")
+    assert PodProcesses(tmp_path).find(["aa-bb", "cc-dd", "ee-ff", "11-22"]) == {"aa-bb": 11, "cc-dd": 12}
+
+
+@pytest.mark.root
+def test_a_pod_is_given_its_interface_without_a_container_that_refers_to_it(
+    veth, container, driver, tmp_path
+):
+    veth_folder = interface(tmp_path / "sys", "draytest1")
+    assert veth_folder.exists()
+    user = ResourceClaimConsumerReference(resource="pods", name="p", uid="aa-bb")
+    asked = claim("draytest1", config={"interface": {"name": "net1"}})
+    stored = ResourceClaim(status=ResourceClaimStatus(reserved_for=[user]))
+    prepared = driver.prepare(dataclasses.replace(asked, claim=stored))
+    write(tmp_path / "proc" / str(container.pid) / "cgroup", "0::/kubepods/podaa-bb/x")
+    (tmp_path / "proc" / str(container.pid) / "ns").symlink_to(f"/proc/{container.pid}/ns")
+    driver._proc = tmp_path / "proc"
+
+    async def run():
+        work = asyncio.create_task(driver.run_beside())
+        await eventually(lambda: "net1" in in_namespace(Path(f"/proc/{container.pid}/ns/net"), names))
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+    asyncio.run(run())
+    driver.unprepare(PreparedClaim("default", "c", "uid-1", prepared))
     assert "draytest1" in names(veth)

@@ -216,8 +216,8 @@ def test_an_mps_daemon_lives_as_long_as_its_claim(tmp_path):
     mps = {"defaultActiveThreadPercentage": 50, "defaultPinnedDeviceMemoryLimit": "10Gi"}
     config = GPU_CONFIG | {"sharing": {"strategy": "MPS", "mpsConfig": mps}}
     (prepared,) = driver.prepare(claim("gpu-0", configs=[config]))
-    assert "CUDA_MPS_PIPE_DIRECTORY=/var/run/nvidia-mps" in prepared.edits.env
-    assert [mount.container_path for mount in prepared.edits.mounts] == ["/var/run/nvidia-mps"]
+    assert "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps" in prepared.edits.env
+    assert [mount.container_path for mount in prepared.edits.mounts] == ["/dev/shm", "/tmp/nvidia-mps"]
     assert commands.calls[0][0] == ["nvidia-cuda-mps-control", "-d"]
     assert commands.calls[1][1] == (
         "set_default_active_thread_percentage 50\nset_default_device_pinned_mem_limit 0 10240M\n"
@@ -230,20 +230,23 @@ def test_an_mps_daemon_lives_as_long_as_its_claim(tmp_path):
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ({}, "apiVersion None"),
-        ({"apiVersion": "resource.nvidia.com/v1beta1", "kind": "Other"}, "strict decoding error"),
+        ({}, "Object 'Kind' is missing"),
+        ({"apiVersion": "resource.nvidia.com/v1beta1", "kind": "Other"}, 'no kind "Other"'),
         (GPU_CONFIG | {"sharin": {}}, "strict decoding error.*sharin"),
-        (GPU_CONFIG | {"sharing": {"strategy": "Hope"}}, "unknown sharing strategy 'Hope'"),
-        (GPU_CONFIG | {"sharing": {"timeSlicingConfig": {"interval": "Ages"}}}, "unknown interval 'Ages'"),
-        (GPU_CONFIG | {"sharing": {"mpsConfig": {}}}, "needs the strategy MPS"),
+        (GPU_CONFIG | {"sharing": {"strategy": "Hope"}}, "unknown GPU sharing strategy: Hope"),
+        (
+            GPU_CONFIG | {"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Ages"}}},
+            "unknown time-slice interval: Ages",
+        ),
+        (GPU_CONFIG | {"sharing": {"strategy": "TimeSlicing", "mpsConfig": {}}}, "cannot use MpsConfig"),
         (
             GPU_CONFIG | {"sharing": {"strategy": "MPS", "timeSlicingConfig": {}}},
-            "needs the strategy TimeSlicing",
+            "cannot use TimeSlicingConfig",
         ),
         (
             GPU_CONFIG
             | {"sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 101}}},
-            "0 to 100",
+            "must not be greater than 100",
         ),
         (
             GPU_CONFIG

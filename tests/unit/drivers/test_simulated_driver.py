@@ -15,7 +15,8 @@ from dray.driver import (
 )
 from dray.drivers.faults import DeviceFault, FaultFile, parse_faults
 from dray.drivers.hardware import load_profile
-from dray.drivers.simulated import SimulatedDriver, simulated_drivers
+from dray.drivers.simulated import SimulatedDriver
+from dray.drivers.simulated_node import simulated_drivers
 
 
 @pytest.fixture
@@ -57,7 +58,10 @@ async def test_a_container_learns_which_devices_it_got(driver):
 
 
 async def test_a_share_and_its_config_reach_the_container(driver):
-    config = DeviceConfig("FromClaim", {"sharing": {"strategy": "MPS"}})
+    config = DeviceConfig(
+        "FromClaim",
+        {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": "MPS"}},
+    )
     (device,) = await driver.prepare(
         request(
             gpu(share_id="s-1", consumed_capacity={"memory": "10Gi"}, configs=[config], admin_access=True)
@@ -65,7 +69,10 @@ async def test_a_share_and_its_config_reach_the_container(driver):
     )
     assert "DRAY_DEVICE_GPU_0_SHARE=s-1" in device.edits.env
     assert "DRAY_DEVICE_GPU_0_CAPACITY_MEMORY=10Gi" in device.edits.env
-    assert 'DRAY_DEVICE_GPU_0_CONFIG={"sharing":{"strategy":"MPS"}}' in device.edits.env
+    assert any(
+        line.startswith("DRAY_DEVICE_GPU_0_CONFIG=") and '"sharing":{"strategy":"MPS"}' in line
+        for line in device.edits.env
+    )
     assert "DRA_ADMIN_ACCESS=true" in device.edits.env
 
 

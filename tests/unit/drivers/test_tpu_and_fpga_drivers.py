@@ -33,16 +33,15 @@ def host(tmp_path):
     return TpuDriver("n", sysfs, dev, {"TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_TOPOLOGY": "2x2"}), dev
 
 
-def test_chips_are_published_with_generation_topology_and_place(host):
+def test_chips_are_published_with_generation_and_topology(host):
     driver, _ = host
     (pool,) = driver.discover()
     assert [device.name for device in pool.devices] == ["accel0", "accel1", "accel2", "accel3"]
     attributes = pool.devices[3].attributes
-    assert attributes["tpuGen"].string == "v5e"
+    assert attributes["tpuGen"].string == "v5litepod"
     assert attributes["topology"].string == "2x2"
     assert attributes["chipCount"].int_value == 4
-    assert attributes["resource.kubernetes.io/numaNode"].int_value == 1
-    assert attributes["resource.kubernetes.io/pcieRoot"].string == "pci0000:00"
+    assert not [name for name in attributes if "/" in name]  # Google's driver has none of the standard ones
 
 
 def test_a_whole_host_gets_the_topology_and_a_part_computes_alone(host):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -22,6 +23,7 @@ from node_builders import (
 from small_api import SmallApi, _status
 
 from dray.api.resource import AllocationResult
+from dray.api.times import format_time
 from dray.client.resources import PODS
 from dray.driver import UNHEALTHY, DeviceHealth, Settings, serving_driver
 from dray.node import AgentSettings, running_agent
@@ -504,3 +506,45 @@ async def test_the_agent_waits_for_an_api_server_that_is_away(cluster):
         await asyncio.sleep(0.4)
         cluster.api.is_away = False
         await cluster.phase("Succeeded")
+
+
+def _timed(seconds_spent, deadline=600):
+    """A pod that has run for some of its time already, as an agent that was restarted finds it."""
+    started = datetime.now(UTC) - timedelta(seconds=seconds_spent)
+    made = pod("timed", claims=(), containers=[container(script="trap 'echo asked; exit 0' TERM; echo begun; sleep 30 & wait")],
+               activeDeadlineSeconds=deadline, terminationGracePeriodSeconds=7)  # fmt: skip
+    made["status"]["startTime"] = format_time(started)
+    return made
+
+
+async def test_the_end_of_a_jobs_time_is_told_before_in_an_event_and_in_its_log(cluster):
+    async with cluster.up():
+        cluster.api.put(pod_path("timed"), _timed(538.5))  # 60 s are left in a second and a half
+        await cluster.phase("Running", "timed")
+        text = "the time limit ends this job in 1 min: SIGTERM then, SIGKILL 7 s later"
+        await eventually(lambda: text in cluster.log("timed"))
+        await eventually(lambda: text in cluster.events())
+        assert cluster.status("timed")["phase"] == "Running"
+        await cluster.delete("timed", grace=0)
+
+
+async def test_a_restarted_agent_does_not_give_a_job_its_time_anew(cluster):
+    async with cluster.up():
+        cluster.api.put(pod_path("timed"), _timed(599.0))
+        await cluster.phase("Failed", "timed")
+        assert cluster.status("timed")["reason"] == "DeadlineExceeded"
+        await eventually(lambda: "asked" in cluster.log("timed"))  # by SIGTERM
+
+
+async def test_the_log_of_a_pod_that_has_ended_is_there_for_the_next_agent(cluster):
+    async with cluster.up():
+        cluster.api.put(
+            pod_path("brief"), pod("brief", claims=(), containers=[container(script="echo kept")])
+        )
+        await cluster.phase("Succeeded", "brief")
+    async with cluster.up():
+        runner = cluster.agent.pods
+        machine = await eventually(lambda: runner.find("default", "brief"))
+        assert runner.kept_attempt(machine, "main") == 0
+        assert "kept" in runner.log_path(machine.pod, "main", 0).read_text()
+        assert runner.kept_attempt(machine, "other") is None

@@ -10,7 +10,7 @@ from node_builders import container, eventually, pod, pod_path
 from test_node_agent import Cluster
 
 from dray.api.podspec import RunPod
-from dray.node.private_files import close_tree, make_private_folder, write_private
+from dray.host.private_files import close_tree, make_private_folder, write_private_text
 from dray.node.runtime import ContainerId, StartError
 from dray.node.runtime.credentials import Credentials, credentials_of, exec_prefix
 
@@ -268,12 +268,13 @@ async def test_what_an_older_agent_left_open_is_closed(tmp_path):
 def test_a_private_file_is_private_also_where_an_open_one_was(tmp_path, open_umask):
     make_private_folder(tmp_path / "a" / "b")
     (tmp_path / "a" / "b" / "file").write_text("old")
-    write_private(tmp_path / "a" / "b" / "file", "new")
+    write_private_text(tmp_path / "a" / "b" / "file", "new")
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b", "a/b/file")]
     assert modes == [0o700, 0o700, 0o600]
     (tmp_path / "link").symlink_to(tmp_path / "a")
-    with pytest.raises(OSError):
-        write_private(tmp_path / "link", "x")
+    write_private_text(tmp_path / "link", "x")  # the link is replaced, not followed
+    assert not (tmp_path / "link").is_symlink()
+    assert stat.S_IMODE((tmp_path / "link").stat().st_mode) == 0o600
 
 
 # --- damaged files of containers ------------------------------------------------------------------

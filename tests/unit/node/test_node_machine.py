@@ -1,5 +1,7 @@
 """Stories of pods, told as events; the machine answers with instructions."""
 
+import typing
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from dray.api.podspec import RunPod
 from dray.node import machine as m
-from dray.node import signals as s
+from dray.node import pod_events as s
 
 
 def pod_machine(*, restart="Always", containers=1, init=(), claims=True, **spec):
@@ -33,7 +35,7 @@ def tell(machine, *events, now=100.0):
     found = []
     for event in events:
         found += machine.handle(event, now)
-    return [i for i in found if not isinstance(i, s.Report | s.Note)]
+    return [i for i in found if not isinstance(i, s.Report | s.RecordEvent)]
 
 
 def starts(instructions):
@@ -61,7 +63,7 @@ def test_a_failed_prepare_is_tried_again_later_and_later():
     for _ in range(10):
         (wake,) = tell(machine, s.PrepareFailed("no"))
         pauses.append(wake.seconds)
-        assert tell(machine, s.Due("prepare")) == [s.PrepareClaims()]
+        assert tell(machine, s.TimerFired("prepare")) == [s.PrepareClaims()]
     assert pauses[:3] == [1.0, 2.0, 4.0]
     assert pauses[-1] == 60.0
 
@@ -69,7 +71,7 @@ def test_a_failed_prepare_is_tried_again_later_and_later():
 def test_deletion_stops_containers_then_releases_then_removes():
     machine = pod_machine(containers=2)
     tell(machine, s.Restored(), s.ClaimsPrepared(), s.Started("c0", 0), s.Started("c1", 0))
-    stops = tell(machine, s.StopWanted(7.0))
+    stops = tell(machine, s.StopRequested(7.0))
     assert [(i.container.name, i.grace_seconds) for i in stops] == [("c0", 7.0), ("c1", 7.0)]
     assert tell(machine, s.Exited("c0", 0, 0)) == []
     assert tell(machine, s.Exited("c1", 0, 143)) == [s.ReleaseClaims()]
@@ -82,14 +84,14 @@ def test_deletion_while_preparing_waits_for_the_answer():
     for answer in (s.ClaimsPrepared(), s.PrepareFailed("no")):
         machine = pod_machine()
         tell(machine, s.Restored())
-        assert tell(machine, s.StopWanted(7.0)) == []
+        assert tell(machine, s.StopRequested(7.0)) == []
         assert tell(machine, answer) == [s.ReleaseClaims()]
 
 
 def test_a_container_that_comes_up_after_the_end_was_decided_is_stopped():
     machine = pod_machine()
     tell(machine, s.Restored(), s.ClaimsPrepared())
-    assert tell(machine, s.StopWanted(7.0)) == []
+    assert tell(machine, s.StopRequested(7.0)) == []
     (stop,) = tell(machine, s.Started("c0", 0))
     assert isinstance(stop, s.StopContainer)
     assert tell(machine, s.Exited("c0", 0, 0)) == [s.ReleaseClaims()]
@@ -99,8 +101,8 @@ def test_a_failed_release_is_tried_again():
     machine = pod_machine(restart="Never")
     tell(machine, s.Restored(), s.ClaimsPrepared(), s.Started("c0", 0))
     assert tell(machine, s.Exited("c0", 0, 0)) == [s.ReleaseClaims()]
-    assert tell(machine, s.ReleaseFailed("busy")) == [s.Wake("release", 2.0)]
-    assert tell(machine, s.Due("release")) == [s.ReleaseClaims()]
+    assert tell(machine, s.ReleaseFailed("busy")) == [s.SetTimer("release", 2.0)]
+    assert tell(machine, s.TimerFired("release")) == [s.ReleaseClaims()]
     tell(machine, s.ClaimsReleased())
     assert machine.phase == "Succeeded"
 
@@ -132,7 +134,7 @@ def test_back_off_doubles_and_is_forgiven_after_a_long_run():
         (wake,) = tell(machine, s.Exited("c0", attempt, 1))
         pauses.append(wake.seconds)
         assert machine.main[0].waiting_reason == "CrashLoopBackOff"
-        assert starts(tell(machine, s.Due("start c0"))) == [("c0", attempt + 1)]
+        assert starts(tell(machine, s.TimerFired("start", "c0"))) == [("c0", attempt + 1)]
     assert pauses == [10, 20, 40, 80, 160, 300, 300]
     tell(machine, s.Started("c0", 8), now=1000.0)
     assert starts(tell(machine, s.Exited("c0", 8, 1), now=1601.0)) == [("c0", 9)]
@@ -212,7 +214,7 @@ def test_a_container_that_ended_meanwhile_is_judged_by_the_policy():
 
 def test_the_deadline_fails_the_pod():
     machine = pod_machine(claims=False)
-    tell(machine, s.Restored(), s.Started("c0", 0), s.Due("deadline"), s.Exited("c0", 0, 143))
+    tell(machine, s.Restored(), s.Started("c0", 0), s.TimerFired("deadline"), s.Exited("c0", 0, 143))
     assert (machine.phase, machine.failed_reason) == ("Failed", "DeadlineExceeded")
 
 
@@ -220,9 +222,9 @@ def test_a_start_that_fails_is_tried_again_whatever_the_policy():
     machine = pod_machine(restart="Never", claims=False)
     tell(machine, s.Restored())
     (wake,) = tell(machine, s.StartFailed("c0", 0, "RunContainerError", "no such program"))
-    assert wake.what == "start c0"
+    assert (wake.timer, wake.container) == ("start", "c0")
     assert machine.main[0].waiting_message == "no such program"
-    assert starts(tell(machine, s.Due("start c0"))) == [("c0", 0)]
+    assert starts(tell(machine, s.TimerFired("start", "c0"))) == [("c0", 0)]
 
 
 EVENTS = st.one_of(
@@ -242,8 +244,8 @@ EVENTS = st.one_of(
         st.sampled_from(["readiness", "liveness", "startup"]),
         st.booleans(),
     ),
-    st.builds(s.Due, st.sampled_from(["prepare", "release", "deadline", "start c0", "start i0", "start s0"])),
-    st.builds(s.StopWanted, st.sampled_from([0.0, 5.0])),
+    st.builds(s.TimerFired, st.sampled_from(s.Timer), st.sampled_from(["c0", "i0", "s0"])),
+    st.builds(s.StopRequested, st.sampled_from([0.0, 5.0])),
 )
 
 
@@ -266,24 +268,68 @@ def test_whatever_happens_the_rules_hold(events, policy, found):
     machine = pod_machine(
         containers=2, init=[{"name": "s0", "restartPolicy": "Always"}, {"name": "i0"}], restart=policy
     )
-    order = [m.PREPARING, m.INITIALIZING, m.RUNNING, m.STOPPING, m.RELEASING, m.FINISHED]
+    order = list(m.Stage)
     is_prepared, stage, asked = False, 0, 0
     for event in [s.Restored(found), *events]:
         before = machine.stage
-        is_prepared = is_prepared or (isinstance(event, s.ClaimsPrepared) and before == m.PREPARING)
+        is_prepared = is_prepared or (isinstance(event, s.ClaimsPrepared) and before == m.Stage.PREPARING)
         for instruction in machine.handle(event, 100.0):
             if isinstance(instruction, s.StartContainer):
                 assert is_prepared
-                assert machine.stage in (m.INITIALIZING, m.RUNNING, m.STOPPING)
-                assert order.index(before) < order.index(m.STOPPING)
+                assert machine.stage in (m.Stage.INITIALIZING, m.Stage.RUNNING, m.Stage.STOPPING)
+                assert order.index(before) < order.index(m.Stage.STOPPING)
             if isinstance(instruction, s.ReleaseClaims):
                 asked += 1
                 assert not any(state.is_active for state in machine.containers)
             if isinstance(instruction, s.Remove):
-                assert machine.stage == m.FINISHED
+                assert machine.stage == m.Stage.FINISHED
                 assert machine.is_deleted
         assert order.index(machine.stage) >= stage, "a stage never comes back"
         stage = order.index(machine.stage)
-        if machine.stage == m.FINISHED:
+        if machine.stage == m.Stage.FINISHED:
             assert asked >= 1
             assert machine.phase in ("Succeeded", "Failed")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(EVENTS, max_size=25), st.sampled_from(["Always", "OnFailure", "Never"]))
+def test_the_same_events_give_the_same_instructions(events, policy):
+    def replay():
+        machine = pod_machine(containers=2, init=[{"name": "s0", "restartPolicy": "Always"}], restart=policy)
+        return [machine.handle(event, 100.0 + n) for n, event in enumerate([s.Restored(), *events])]
+
+    assert replay() == replay()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(EVENTS, max_size=25), st.sampled_from(["Always", "OnFailure", "Never"]))
+def test_a_restored_machine_starts_nothing_that_runs_and_forgets_no_restart(events, policy):
+    init = [{"name": "s0", "restartPolicy": "Always"}, {"name": "i0"}]
+    machine = pod_machine(containers=2, init=init, restart=policy)
+    for event in [s.Restored(), *events]:
+        machine.handle(event, 100.0)
+    left = [
+        s.Found(state.spec.name, state.attempt, 50.0, state.ended.exit_code if state.ended else None)
+        for state in machine.containers
+        if state.stage in (m.UP, m.DOWN)
+    ]
+    again = pod_machine(containers=2, init=init, restart=policy)
+    told = [*again.handle(s.Restored(left), 200.0), *again.handle(s.ClaimsPrepared(), 200.0)]
+    running = {found.name for found in left if found.exit_code is None}
+    assert not {name for name, _ in starts(told)} & running
+    assert {state.spec.name: state.attempt for state in again.containers if state.spec.name in running} == {
+        found.name: found.attempt for found in left if found.name in running
+    }
+
+
+def test_a_sidecar_that_ended_while_no_agent_was_there_is_started_again():
+    machine = pod_machine(init=[{"name": "side", "restartPolicy": "Always"}], claims=False)
+    found = [s.Found("side", 0, 50.0, 1, 51.0), s.Found("c0", 0, 60.0)]
+    assert starts(tell(machine, s.Restored(found))) == [("side", 1)]
+    assert starts(tell(machine, s.Started("side", 1))) == []
+    assert machine.stage is m.Stage.RUNNING
+
+
+def test_every_event_has_a_stage_in_which_it_matters():
+    known = {event for _, event in m.TRANSITIONS}
+    assert known == {*typing.get_args(s.Event), *s.Timer} - {s.TimerFired}

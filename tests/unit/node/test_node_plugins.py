@@ -346,7 +346,7 @@ def test_devices_that_a_driver_no_longer_lists_are_forgotten():
         for device in range(10):
             entry = message.devices.add(health=1)
             entry.device.pool_name, entry.device.device_name = "p", f"{number}-{device}"
-        board.hear("d.example.com", message)
-    assert len(board._feelings) <= 20
+        board.take_report("d.example.com", message)
+    assert len(board._reported) <= 20
     gone = {key for change in told for key in change}
     assert len(gone) == 500  # each was told

@@ -14,7 +14,7 @@ from dray.api.rpc.generated import health_v1_pb2
 from dray.devices import DeviceId
 from dray.node import checkpoint
 from dray.node.claims import ClaimBook, ClaimFacts, ClaimInfo, ClaimKey, ClaimRefused, HeldDevice
-from dray.node.environment import Surroundings, expand
+from dray.node.environment import PodEnvironment, expand
 from dray.node.health import DeviceHealthBoard
 from dray.node.logs import LogFile, LogPump, LogQuery, log_time, read_log
 from dray.node.runtime import StartError
@@ -289,7 +289,7 @@ async def test_variables_come_from_everywhere(tmp_path):
     api = SmallApi()
     api.put("/api/v1/namespaces/default/configmaps/settings", {"data": {"level": "high"}})
     api.put("/api/v1/namespaces/default/secrets/key", {"data": {"token": "aGVsbG8="}})
-    surroundings = Surroundings(api.client(), tmp_path, "10.0.0.1")
+    environment = PodEnvironment(api.client(), tmp_path, "10.0.0.1")
     container = box(
         resources={"limits": {"memory": "1Gi", "cpu": "1500m"}},
         envFrom=[
@@ -309,12 +309,12 @@ async def test_variables_come_from_everywhere(tmp_path):
             {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
         ],
     )
-    values = await surroundings.environment(POD, container)
+    values = await environment.environment(POD, container)
     assert values == {
         "HOSTNAME": "p", "CFG_level": "high", "A": "1", "B": "1-high", "NODE": "worker", "APP": "x",
         "TOKEN": "hello", "MEM": "1024", "CPU": "2",
     }  # fmt: skip
-    assert surroundings.command_line(box(command=["echo", "$(B)"]), values) == ["echo", "1-high"]
+    assert environment.command_line(box(command=["echo", "$(B)"]), values) == ["echo", "1-high"]
 
 
 @pytest.mark.parametrize(
@@ -328,28 +328,28 @@ async def test_variables_come_from_everywhere(tmp_path):
 async def test_a_source_that_is_missing_is_explained(tmp_path, source, message):
     api = SmallApi()
     api.put("/api/v1/namespaces/default/secrets/key", {"data": {}})
-    surroundings = Surroundings(api.client(), tmp_path, "10.0.0.1")
+    environment = PodEnvironment(api.client(), tmp_path, "10.0.0.1")
     with pytest.raises(StartError, match=message):
-        await surroundings.environment(POD, box(env=[{"name": "A", "valueFrom": source}]))
+        await environment.environment(POD, box(env=[{"name": "A", "valueFrom": source}]))
 
 
 async def test_volumes_are_made_and_forgotten(tmp_path):
     api = SmallApi()
     api.put("/api/v1/namespaces/default/secrets/key", {"data": {"token": "aGVsbG8="}})
-    surroundings = Surroundings(api.client(), tmp_path, "10.0.0.1")
+    environment = PodEnvironment(api.client(), tmp_path, "10.0.0.1")
     container = box(
         volumeMounts=[
             {"name": "e", "mountPath": "/empty"},
             {"name": "s", "mountPath": "/secret", "readOnly": True},
         ]
     )
-    empty, secret = await surroundings.mounts(POD, container)
+    empty, secret = await environment.mounts(POD, container)
     assert (secret.host_path / "token").read_text() == "hello"
     assert (empty.container_path, secret.is_read_only) == ("/empty", True)
     (empty.host_path / "file").touch()
-    again, _ = await surroundings.mounts(POD, container)
+    again, _ = await environment.mounts(POD, container)
     assert (again.host_path / "file").exists()  # a restarted container finds what it wrote
-    surroundings.forget("u")
+    environment.forget("u")
     assert not empty.host_path.exists()
 
 
@@ -371,15 +371,15 @@ def test_health_grows_stale_and_changes_are_told_once():
     board = DeviceHealthBoard(told.append, clock=lambda: now[0])
     lamp, fan = DeviceId("d", "pool", "lamp"), DeviceId("d", "pool", "fan")
     assert board.of(lamp) is None
-    board.hear("d", message(("lamp", 1, 0), ("fan", 1, 100)))
-    board.hear("d", message(("lamp", 1, 0), ("fan", 1, 100)))
+    board.take_report("d", message(("lamp", 1, 0), ("fan", 1, 100)))
+    board.take_report("d", message(("lamp", 1, 0), ("fan", 1, 100)))
     assert told == [{lamp, fan}]
     now[0] = 31.0
     assert board.of(lamp).health == "Unknown"
     board.expire()
     board.expire()
     assert told[1:] == [{lamp}]
-    board.hear("d", message(("lamp", 2, 0)))
+    board.take_report("d", message(("lamp", 2, 0)))
     assert told[2:] == [{lamp, fan}]  # the fan is no longer listed
     assert board.of(fan).health == "Unknown"
     assert board.of(lamp).health == "Unhealthy"

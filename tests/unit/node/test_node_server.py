@@ -64,10 +64,17 @@ async def test_the_node_serves_logs_commands_and_devices(node):
     assert await run_in(node, ["no-such-program"], b"") == (b"", 126)
     await check_pod_resources(node)
 
+    attach = node.url + "/attach/default/reader/main"
+    with pytest.raises(aiohttp.WSServerHandshakeError, match="400"):
+        await node.session.ws_connect(attach + "?stdin=true&stdout=true")
+    attached = await node.session.ws_connect(attach + "?stdout=true", protocols=["v5.channel.k8s.io"])
     following = asyncio.create_task(get(node, logs + "?follow=true"))
     await asyncio.sleep(0.1)
     (node.folder / "go").touch()
     assert await asyncio.wait_for(following, 60) == (200, "one\ntwo\nthree\n")
+    # Attached to what comes from then on, and told that it ended.
+    assert [(m.data[0], m.data[1:]) async for m in attached if m.data[0] == 1] == [(1, b"three\n")]
+    assert (await get(node, "/attach/default/reader/main"))[0] == 400
 
 
 async def run_in(node, command, stdin):

@@ -4,8 +4,8 @@ import pytest
 
 from dray.allocator import policy_named
 from dray.drivers.hardware import load_profile
+from dray.local.demo_scenes import claim, pod, request
 from dray.sim.cluster import OfflineCluster
-from dray.sim.scenes import claim, pod, request
 from dray.sim.snapshot import Snapshot
 
 

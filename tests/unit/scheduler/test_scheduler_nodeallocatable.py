@@ -87,7 +87,7 @@ def test_a_claim_that_stands_for_node_resources_is_not_shared():
     terms = devices(a={"cpu": {"mapping": {"deviceMultiplier": "2"}}})
     wanted, allocation = held(claim("c"), {"device": "a"})
     shared = allocated(wanted, allocation, "uid-other")
-    assert "in use by another pod" in footprint(user("x"), [(shared, allocation)], terms).problem
+    assert "reserved for another pod" in footprint(user("x"), [(shared, allocation)], terms).problem
     own = allocated(wanted, allocation, "uid-p")
     assert footprint(user("x"), [(own, allocation)], terms).extra == (("cpu", 2000),)
 

@@ -1,4 +1,4 @@
-"""Placing one pod: every rule refuses where it should, with the right counts and wishes."""
+"""Placing one pod: every rule refuses where it should, with the right counts and hints."""
 
 import pytest
 from scheduler_builders import (
@@ -13,7 +13,7 @@ from scheduler_builders import (
 )
 
 from dray.allocator import policy_named
-from dray.scheduler import Help
+from dray.scheduler import QueueingHint
 
 
 def cluster(*nodes):
@@ -34,7 +34,7 @@ def test_a_full_cluster_says_what_is_short_and_what_helps():
     small = cluster(node("a", cpu="1"), node("b", cpu="1", memory="1Gi"))
     answer = small.place(pod("p", containers=[container(cpu="2", memory="2Gi")]))
     assert refused(answer) == "0/2 nodes: 1 has insufficient cpu; 1 has insufficient cpu, memory"
-    assert answer.wishes == {Help.ROOM, Help.NODES}
+    assert answer.hints == {QueueingHint.RESOURCES, QueueingHint.NODES}
 
 
 def test_the_number_of_pods_counts():
@@ -74,7 +74,7 @@ def test_the_number_of_pods_counts():
 def test_static_rules_refuse(refusing, wanted, words):
     answer = cluster(refusing).place(wanted)
     assert words in refused(answer)
-    assert answer.wishes == {Help.NODES}
+    assert answer.hints == {QueueingHint.NODES}
 
 
 def test_tolerations_open_the_door():
@@ -128,7 +128,7 @@ def test_anti_affinity_works_in_both_directions():
     assert {first.node, second.node} == {"a", "b"}
     answer = small.place(pod("r", labels={"app": "x"}, affinity=_away(app="x")))
     assert "anti-affinity" in refused(answer)
-    assert Help.NEIGHBOURS in answer.wishes
+    assert QueueingHint.AFFINITY in answer.hints
     small.end(pod("q"))
     assert small.place(pod("r", labels={"app": "x"}, affinity=_away(app="x"))).node == second.node
 
@@ -137,10 +137,10 @@ def test_affinity_follows_the_group_and_its_first_pod_may_go_anywhere():
     small = cluster(
         node("a", labels={"zone": "1"}), node("b", labels={"zone": "2"}), node("c", labels={"zone": "2"})
     )
-    wish = _near("zone", app="x")
-    small.run(pod("p", labels={"app": "x"}, affinity=wish, node_selector={"kubernetes.io/hostname": "b"}))
+    hint = _near("zone", app="x")
+    small.run(pod("p", labels={"app": "x"}, affinity=hint, node_selector={"kubernetes.io/hostname": "b"}))
     for name in ("q", "r", "s"):
-        assert small.run(pod(name, labels={"app": "x"}, affinity=wish)).node in ("b", "c")
+        assert small.run(pod(name, labels={"app": "x"}, affinity=hint)).node in ("b", "c")
     assert not small.place(pod("t", labels={"app": "y"}, affinity=_near("zone", app="y2")))
 
 
@@ -179,7 +179,7 @@ def test_claims_go_where_devices_are_free():
     assert small.run(pod("q"), claim("c2")).node == "a"
     answer = small.place(pod("r"), claim("c3"))
     assert refused(answer).startswith("0/2 nodes: ")
-    assert Help.DEVICES in answer.wishes
+    assert QueueingHint.DEVICES in answer.hints
     small.end(pod("p"))
     assert small.place(pod("r"), claim("c3")).node == "a"
 
@@ -191,7 +191,7 @@ def test_an_allocated_claim_pins_the_pod():
     assert small.place(pod("q"), allocated=[shared]).node == "b"
     answer = small.place(pod("r", node_selector={"kubernetes.io/hostname": "a"}), allocated=[shared])
     assert "where claim ns/c is allocated" in refused(answer)
-    assert "claim:ns/c" in answer.wishes
+    assert "claim:ns/c" in answer.hints
 
 
 def test_an_allocated_claim_that_skips_node_operations_needs_nodes_that_declare_it():
@@ -210,7 +210,7 @@ def test_an_allocated_claim_that_skips_node_operations_needs_nodes_that_declare_
         "0/3 nodes: 2 do not match nodeSelector kubernetes.io/hostname=a; "
         "1 does not declare DRAOptionalNodeOperations, which the allocation of claim ns/c requires"
     )
-    assert "claim:ns/c" in answer.wishes
+    assert "claim:ns/c" in answer.hints
 
 
 def test_a_node_with_an_error_is_counted_once():
@@ -220,7 +220,7 @@ def test_a_node_with_an_error_is_counted_once():
         small.add(resource_slice(f"n{number}", *("gg" if number == 0 else "g")))  # one name twice is invalid
     answer = small.place(pod("p"), claim("c", count=2))
     assert refused(answer) == (
-        "0/8 nodes: 7 have only one of the 2 devices wanted; "
+        "0/8 nodes: 7 have only 1 matching device of the 2 wanted; "
         "1 has a problem (invalid resource pools were encountered)"
     )
 
@@ -273,11 +273,11 @@ def test_the_line_counts_nodes_per_reason_and_names_what_would_match():
     assert line.startswith("0/6 nodes: ")
     assert f'3 have no device that matches "{expression}" (e.g. found: ' in line
     assert "H100" in line
-    assert "1 has one, but it is in use (by ns/held)" in line
+    assert "1 has the only matching device in use (by ns/held)" in line
     assert "1 has no devices" in line
     assert "1 is unschedulable" in line
     line = refused(small.place(pod("p"), claim("c", 3)))
-    assert "3 have only 2 of the 3 devices wanted" in line
+    assert "3 have only 2 matching devices of the 3 wanted" in line
 
 
 def test_of_many_nodes_only_some_are_explained_and_the_counts_are_estimates():
@@ -286,7 +286,7 @@ def test_of_many_nodes_only_some_are_explained_and_the_counts_are_estimates():
     for index in range(200):
         small.add(node(f"n{index}"), resource_slice(f"n{index}", "g0"))
     line = refused(small.place(pod("p"), claim("c", 2)))
-    assert line == "0/200 nodes: ~200 have only one of the 2 devices wanted"
+    assert line == "0/200 nodes: ~200 have only 1 matching device of the 2 wanted"
 
 
 def _gpu(name, root, numa):

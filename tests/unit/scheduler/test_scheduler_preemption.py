@@ -105,3 +105,20 @@ def test_planning_leaves_everything_as_it_was():
     assert not small.place(pod("x"), claim("x")), "the devices are still in use"
     small.end(pod("p2"))
     assert small.place(pod("x"), claim("x")).node == "b"
+
+
+def test_the_work_of_a_plan_is_bounded(monkeypatch):
+    small = SmallCluster(*(node(f"n{number}", cpu="60", pods="60") for number in range(40)))
+    for number in range(40 * 60):
+        small.run(pod(f"p{number}", containers=[container(cpu="1")]))
+    n_tried, place = 0, small.placer.place
+
+    def counted(*args, **kwargs):
+        nonlocal n_tried
+        n_tried += 1
+        return place(*args, **kwargs)
+
+    monkeypatch.setattr(small.placer, "place", counted)
+    found = plan(small, pod("high", priority=10, containers=[container(cpu="3")]))
+    assert len(found.victims) == 3
+    assert n_tried < 1_500, "to put all pods of all nodes back would be 2,440"

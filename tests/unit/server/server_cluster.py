@@ -11,10 +11,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from dray.api.features import Features
 from dray.server.assembly import Cluster, Settings
-from dray.server.calls import World
-from dray.server.requests import Request
+from dray.server.requests.calls import Environment
+from dray.server.requests.messages import Request
+from dray.server.requests.users import User
 from dray.server.store import MemoryStore
-from dray.server.tokens import User
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -95,7 +95,7 @@ class Client:
 async def running_cluster(**settings: Any) -> AsyncIterator[Client]:
     """Run a server whose clock stands still and whose uids count up."""
     numbers = itertools.count(1)
-    world = World(
+    environment = settings.pop("environment", None) or Environment(
         now=lambda: datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC),
         new_uid=lambda: f"00000000-0000-4000-8000-{next(numbers):012d}",
         new_suffix=lambda: f"{next(numbers):05d}",
@@ -109,7 +109,7 @@ async def running_cluster(**settings: Any) -> AsyncIterator[Client]:
         "disabled_admission": frozenset({"ServiceAccount"}),
         **settings,
     }
-    cluster = Cluster(MemoryStore(), Settings(static_tokens=tokens, world=world, **chosen))
+    cluster = Cluster(MemoryStore(), Settings(static_tokens=tokens, environment=environment, **chosen))
     await cluster.start()
     try:
         yield Client(cluster)

@@ -20,9 +20,9 @@ from authorisation_matrix import (
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dray.server.assembly import Cluster, Settings
-from dray.server.authn import parse_token_file
-from dray.server.rbac_bootstrap import bootstrap_objects
-from dray.server.requests import Request
+from dray.server.auth.authentication import parse_token_file
+from dray.server.auth.rbac_objects import bootstrap_objects
+from dray.server.requests.messages import Request
 from dray.server.store import MemoryStore
 
 

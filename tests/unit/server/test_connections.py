@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dray.server import connections as connections_module
-from dray.server import listening
-from dray.server.connections import BodyBudget, Connections
-from dray.server.errors import ApiError
-from dray.server.front import Front
-from dray.server.listening import Listener
-from dray.server.pki import prepare, server_tls
-from dray.server.requests import text_response
+from dray.server.auth.pki import prepare, server_tls
+from dray.server.http import connection_limits as connections_module
+from dray.server.http import listening
+from dray.server.http.connection_limits import BodyBudget, Connections
+from dray.server.http.https_front import Front
+from dray.server.http.listening import Listener
+from dray.server.requests.errors import ApiError
+from dray.server.requests.messages import text_response
 
 
 class Known:

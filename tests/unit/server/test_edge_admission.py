@@ -6,12 +6,12 @@ import pytest
 
 from dray.api.kinds import kind_of_plural
 from dray.server.admission import AdmissionChain
-from dray.server.authz import Authorizer
-from dray.server.calls import Call
-from dray.server.errors import ApiError
-from dray.server.requests import Request
-from dray.server.routing import Route
-from dray.server.tokens import User
+from dray.server.auth.authorization import Authorizer
+from dray.server.requests.calls import Call
+from dray.server.requests.errors import ApiError
+from dray.server.requests.messages import Request
+from dray.server.requests.routing import Route
+from dray.server.requests.users import User
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 ADMIN = User("admin", groups=("system:masters",))

@@ -7,11 +7,17 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from dray.server import pki
-from dray.server.authn import ANONYMOUS, Authenticator, TokenFileError, bearer_token, parse_token_file
-from dray.server.errors import ApiError
-from dray.server.requests import Request
-from dray.server.tokens import DEFAULT_ISSUER, TokenIssuer, TokenRefused, TokenVerifier
+from dray.server.auth import pki
+from dray.server.auth.authentication import (
+    ANONYMOUS,
+    Authenticator,
+    TokenFileError,
+    bearer_token,
+    parse_token_file,
+)
+from dray.server.auth.service_account_tokens import DEFAULT_ISSUER, TokenIssuer, TokenRefused, TokenVerifier
+from dray.server.requests.errors import ApiError
+from dray.server.requests.messages import Request
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 KEY = ec.generate_private_key(ec.SECP256R1())

@@ -6,8 +6,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dray.server.assembly import Cluster, Settings
-from dray.server.authn import parse_token_file
-from dray.server.requests import Request
+from dray.server.auth.authentication import parse_token_file
+from dray.server.requests.messages import Request
 from dray.server.store import MemoryStore
 
 TOKENS = """

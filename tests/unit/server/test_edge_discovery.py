@@ -7,10 +7,10 @@ import pytest
 from shared_data import shared
 
 from dray.api.kinds import Kind, Subresource
-from dray.server import discovery
-from dray.server.discovery import AGGREGATED_TYPE, Discovery
-from dray.server.errors import ApiError
-from dray.server.requests import Request
+from dray.server.openapi import discovery
+from dray.server.openapi.discovery import AGGREGATED_TYPE, Discovery
+from dray.server.requests.errors import ApiError
+from dray.server.requests.messages import Request
 
 WIDGET = Kind(
     group="example.com",

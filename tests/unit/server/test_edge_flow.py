@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from dray.server.errors import ApiError, bad_request
-from dray.server.flow import Flow, Limits, describe
-from dray.server.metrics import Metrics, RequestLabels
-from dray.server.requests import Request, Response
+from dray.server.http.flow_control import Flow, Limits, describe
+from dray.server.http.server_metrics import Metrics, RequestLabels
+from dray.server.requests.errors import ApiError, bad_request
+from dray.server.requests.messages import Request, Response
 
 PODS = Request("GET", "/api/v1/namespaces/default/pods")
 WATCH = Request("GET", "/api/v1/pods", (("watch", "true"),))
@@ -154,24 +154,6 @@ async def test_made_up_paths_do_not_fill_the_memory():
     text = scraped(made)
     assert "things" not in text
     assert 'verb="other",group="",version="",resource="",subresource="",scope="",code="400"} 150' in text
-
-
-def test_label_values_are_escaped():
-    made = Metrics()
-    made.add_gauge("x", "X.", lambda: [({"name": 'a"b\\c\nd'}, 1)])
-    assert r'x{name="a\"b\\c\nd"} 1' in made.respond(Request("GET", "/metrics")).body.decode()
-
-
-def test_gauges_are_asked_when_scraped():
-    made = Metrics()
-    counts = {"pods": 1.0}
-    made.add_gauge(
-        "apiserver_storage_objects",
-        "Stored objects.",
-        lambda: [({"resource": name}, count) for name, count in counts.items()],
-    )
-    counts["nodes"] = 2.0
-    assert b'apiserver_storage_objects{resource="nodes"} 2.0' in made.respond(Request("GET", "/metrics")).body
 
 
 @pytest.mark.parametrize(

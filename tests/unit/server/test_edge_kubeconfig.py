@@ -8,7 +8,7 @@ import yaml
 from cryptography import x509
 
 from dray.cli import main
-from dray.server import pki
+from dray.server.auth import pki
 
 
 def made_by(text):
@@ -23,7 +23,7 @@ def test_a_node_gets_credentials_that_the_server_trusts(tmp_path, capsys):
     made = pki.prepare(tmp_path / "pki", [], now)
     made.write_kubeconfig(tmp_path / "admin.kubeconfig", "https://127.0.0.1:6443", *pki.ADMIN, now)
     output = tmp_path / "n1.kubeconfig"
-    assert main(["kubeconfig", "--data", str(tmp_path), "--node", "n1", "--output", str(output)]) == 0
+    assert main(["kubeconfig", "--data", str(tmp_path), "--node", "n1", "--file", str(output)]) == 0
     content, identity, certificate = made_by(output.read_text())
     assert (identity.name, identity.groups) == ("system:node:n1", ("system:nodes",))
     assert content["clusters"][0]["cluster"]["server"] == "https://127.0.0.1:6443"
@@ -40,8 +40,8 @@ def test_a_user_gets_groups_on_standard_output(tmp_path, capsys):
 
 
 def test_what_is_missing_is_told_with_a_hint(tmp_path, capsys):
-    assert main(["kubeconfig", "--data", str(tmp_path), "--user", "ann"]) == 1
+    assert main(["kubeconfig", "--data", str(tmp_path), "--user", "ann"]) == 2
     assert "hint: give the server's data directory" in capsys.readouterr().err
     pki.prepare(tmp_path / "pki", [], datetime.now(UTC))
-    assert main(["kubeconfig", "--data", str(tmp_path), "--user", "ann"]) == 1
+    assert main(["kubeconfig", "--data", str(tmp_path), "--user", "ann"]) == 2
     assert "hint: give it with --server URL" in capsys.readouterr().err

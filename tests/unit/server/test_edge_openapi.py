@@ -7,15 +7,18 @@ import pytest
 from shared_data import shared
 
 from dray.api.kinds import GROUP_VERSIONS, Kind
+from dray.api.protobuf import read_field
 from dray.api.schema import SchemaError, struct_of
-from dray.server import openapi_paths
-from dray.server.discovery import Discovery
-from dray.server.errors import ApiError
-from dray.server.openapi import OpenApi
-from dray.server.openapi_enums import enumerations
-from dray.server.requests import Request
+from dray.server.openapi import operation_paths
+from dray.server.openapi.discovery import Discovery
+from dray.server.openapi.enum_values import enumerations
+from dray.server.openapi.openapi_documents import OpenApi
+from dray.server.openapi.swagger_protobuf import encode_document
+from dray.server.requests.errors import ApiError
+from dray.server.requests.messages import Request
 
 WIDGET = Kind("example.com", "Widget", "widgets", ("v1",), "v1", True)
+CRD = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1"
 METHODS = {"get", "put", "post", "delete", "patch"}
 
 
@@ -41,7 +44,7 @@ def served():
 
 
 def test_the_examples_hold():
-    assert doctest.testmod(openapi_paths).failed == 0
+    assert doctest.testmod(operation_paths).failed == 0
 
 
 def test_every_document_of_the_index_is_whole(served):
@@ -84,12 +87,72 @@ def test_unknown_documents_and_other_paths(served):
     assert get(served, "/apis") is None
 
 
-def test_protobuf_is_refused_so_that_clients_fall_back(served):
-    wanted = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+def members(message):
+    """Return the fields of a message by number."""
+    found, position = {}, 0
+    while position < len(message):
+        number, value, position = read_field(message, position)
+        found.setdefault(number, []).append(value)
+    return found
+
+
+def pairs(message, inner):
+    """Return a map that is written as (name, value) pairs."""
+    return {each[1][0].decode(): each[2][0] for each in map(members, members(message)[inner])}
+
+
+@pytest.mark.parametrize("sign", ["@", "."])
+def test_kubectl_gets_the_second_version_in_protobuf(served, sign):
+    answer = get(
+        served, "/openapi/v2", accept=f"application/com.github.proto-openapi.spec.v2{sign}v1.0+protobuf"
+    )
+    assert answer.content_type == "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+    as_json = get(served, "/openapi/v2")
+    assert dict(answer.headers)["ETag"] == dict(as_json.headers)["ETag"]
+    expected, document = json.loads(as_json.body), members(answer.body)
+    assert document[1] == [b"2.0"]
+    assert list(pairs(document[8][0], 2)) == list(expected["paths"])
+    definitions = pairs(document[9][0], 1)
+    assert list(definitions) == list(expected["definitions"])
+    pod = members(definitions["io.k8s.api.core.v1.Pod"])
+    assert list(pairs(pod[25][0], 1)) == list(expected["definitions"]["io.k8s.api.core.v1.Pod"]["properties"])
+    schema = pairs(members(definitions[f"{CRD}.JSONSchemaProps"])[25][0], 1)
+    assert {"oneOf", "allOf", "default", "nullable", "$ref"} <= set(schema)  # names, not keywords
+    extensions = {each[1][0]: members(each[2][0])[2][0] for each in map(members, pod[31])}
+    kinds = json.loads(extensions[b"x-kubernetes-group-version-kind"])
+    assert kinds == [{"group": "", "kind": "Pod", "version": "v1"}]
+
+
+def test_every_form_of_a_parameter_and_a_schema_has_its_field():
+    schema = {
+        "type": "object", "minimum": 1.5, "maxLength": 300, "readOnly": True, "uniqueItems": False,
+        "additionalProperties": True, "enum": ["a", 1], "unknown": 1, "allOf": [{"$ref": "#/definitions/x"}],
+    }  # fmt: skip
+    body = {"in": "body", "name": "body", "schema": schema, "x-own": {"a": None}}
+    parameters = [body, {"in": "path", "name": "n", "type": "string"}, {"$ref": "#/parameters/p"}]
+    written = members(
+        encode_document({"paths": {"/x": {"parameters": parameters}}, "parameters": {"p": body}})
+    )
+    listed = [members(each) for each in members(pairs(written[8][0], 2)["/x"])[9]]
+    body_message = members(members(listed[0][1][0])[1][0])
+    found = members(body_message[5][0])
+    assert found == {
+        22: [b"\x0a\x06object"], 9: [0x3FF8000000000000], 11: [300], 27: [1], 21: [b"\x10\x01"],
+        20: [b'\x12\x04"a"\n', b"\x12\x021\n"], 24: [b"\x0a\x0f#/definitions/x"],
+    }  # fmt: skip
+    assert members(body_message[6][0])[2] == [b'\x12\x0b{"a":null}\n']
+    path = members(members(members(listed[1][1][0])[2][0])[4][0])
+    assert path == {2: [b"path"], 4: [b"n"], 5: [b"string"]}
+    assert members(listed[2][2][0]) == {1: [b"#/parameters/p"]}
+    assert members(pairs(written[10][0], 1)["p"])[1] == members(listed[0][1][0])[1]
+
+
+def test_other_media_types_of_the_second_version_are_406(served):
+    assert get(served, "/openapi/v2", accept="text/html").status == 406
+    assert get(served, "/openapi/v2", accept="text/html, */*").content_type == "application/json"
     with pytest.raises(ApiError) as caught:
-        get(served, "/openapi/v2", accept=wanted)
+        get(served, "/openapi/v3/api/v1", accept="application/com.github.proto-openapi.spec.v3.v1.0+protobuf")
     assert caught.value.code == 406
-    assert get(served, "/openapi/v2", accept=f"{wanted}, application/json").status == 200
 
 
 def test_patches_tell_that_fields_are_validated_and_dry_runs_work(served):

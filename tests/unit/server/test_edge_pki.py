@@ -8,7 +8,7 @@ import pytest
 import yaml
 from cryptography import x509
 
-from dray.server import pki
+from dray.server.auth import pki
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 

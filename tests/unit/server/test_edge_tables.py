@@ -3,6 +3,7 @@
 import doctest
 import json
 import re
+import time
 from datetime import UTC, datetime
 from importlib import import_module
 
@@ -33,7 +34,7 @@ def row(resource, thing, group=""):
     return dict(zip(names, shown["rows"][0]["cells"], strict=True))
 
 
-@pytest.mark.parametrize("module", ["ages", "kinds", "workloads", "json_path"])
+@pytest.mark.parametrize("module", ["ages", "kind_columns", "workload_cells", "json_path"])
 def test_the_examples_hold(module):
     assert doctest.testmod(import_module(f"dray.server.tables.{module}")).failed == 0
 
@@ -295,7 +296,42 @@ def test_custom_kinds_bring_their_own_columns():
     ],
 )
 def test_simple_json_paths(path, found):
-    assert find(path, {"a": {"b": 1}, "list": [1, 2, 3], "labels": {"x.y/z": "dotted"}}) == found
+    assert list(find(path, {"a": {"b": 1}, "list": [1, 2, 3], "labels": {"x.y/z": "dotted"}})) == found
+
+
+def nested(depth):
+    value = "x"
+    for _ in range(depth):
+        value = [value, value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("path", "spec"),
+    [
+        (".spec" + "[*]" * 50, nested(12)),  # looks at 8,192 values and finds nothing
+        ('.spec[?(@.a=="b")]', [{"a": "c"}] * 100_000),
+        ('.spec[?(@.a=="b")]', [{"a": ["c"] * 10_000}] * 100),
+        (".spec" * 200_000, {}),
+        (".spec", {"a": "x" * 1_000_000}),
+        (".spec.a", {"a": "x" * 1_000_000}),
+    ],
+)
+def test_the_work_for_the_columns_of_one_object_is_bounded(path, spec):
+    columns = [{"name": f"C{n}", "type": "string", "jsonPath": path} for n in range(2_000)]
+    tables = Tables(lambda: NOW, lambda kind, version: columns)
+    thing = {"metadata": {"name": "w"}, "spec": spec}
+    began = time.process_time()
+    cells = tables.to_table(WIDGET, "v1", [thing], {}, "None", "v1")["rows"][0]["cells"]
+    assert time.process_time() - began < 1.0  # about 30 ms; 10 s and more without a budget
+    assert sum(len(cell) for cell in cells if cell) < 5_000_000
+
+
+def test_a_path_of_many_steps_needs_no_deep_stack():
+    value = 1
+    for _ in range(1_500):
+        value = {"a": value}
+    assert list(find(".a" * 1_500, value)) == [1]
 
 
 def test_tables_agree_with_the_recorded_ones():

@@ -13,9 +13,10 @@ from aiohttp import web
 from server_cluster import Client, running_cluster
 
 from dray.certificates import make_self_signed_certificate
-from dray.server import node_agents, pki, tunnels
-from dray.server.front import Front
-from dray.server.node_agents import AgentAddressError, checked_host
+from dray.server.auth import pki
+from dray.server.http import node_agents, websocket_tunnels
+from dray.server.http.https_front import Front
+from dray.server.http.outgoing import AddressError, checked_host
 
 POD = "/api/v1/namespaces/default/pods/p"
 NODE = "/api/v1/nodes/n"
@@ -165,7 +166,7 @@ def test_addresses_that_are_called(host):
     ],
 )  # fmt: skip
 def test_addresses_that_are_not_called(host):
-    with pytest.raises(AgentAddressError):
+    with pytest.raises(AddressError):
         checked_host(host)
 
 
@@ -303,7 +304,7 @@ async def test_a_redirect_of_a_command_is_not_followed(tmp_path):
 
 
 async def test_an_agent_that_never_finishes_the_handshake_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(tunnels, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(websocket_tunnels, "ANSWER_SECONDS", 0.2)
 
     async def answer(request):
         await asyncio.sleep(60)
@@ -319,7 +320,7 @@ async def test_a_message_beyond_the_bound_ends_the_command(tmp_path):
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         with contextlib.suppress(ConnectionError):
-            await socket.send_bytes(b"\x01" * (tunnels.MESSAGE_BYTES + 1))
+            await socket.send_bytes(b"\x01" * (websocket_tunnels.MESSAGE_BYTES + 1))
         await asyncio.sleep(5)
         return socket
 

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from server_cluster import APPLY, JSON_PATCH, MERGE, STRATEGIC, running_cluster
 
-from dray.server.calls import MAX_LONG_WARNING, MAX_WARNING_CHARACTERS, MAX_WARNINGS
-from dray.server.errors import MAX_MESSAGE
-from dray.server.patches import (
+from dray.server.patch.json_patch import (
     MAX_COPIED_BYTES,
     MAX_OPERATIONS,
     MAX_SHIFTED_ITEMS,
     PatchError,
     apply_json_patch,
 )
+from dray.server.requests.calls import MAX_LONG_WARNING, MAX_WARNING_CHARACTERS, MAX_WARNINGS
+from dray.server.requests.errors import MAX_MESSAGE
 
 CONFIGS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
@@ -297,3 +297,17 @@ async def test_the_place_where_base64_breaks_is_gos(text: str, place: int) -> No
     async with running_cluster() as client:
         answer = await client.call("POST", SECRETS, body)
         assert answer.json["message"].endswith(f"illegal base64 data at input byte {place}")
+
+
+@pytest.mark.parametrize(
+    "accept", ["," * 60_000, ",".join(f"a/{n}" for n in range(9_000)), "a/b;q=1," * 7_000]
+)
+def test_an_accept_header_full_of_clauses_takes_little_time(accept):
+    from dray.server.requests.content_negotiation import negotiate
+    from dray.server.requests.errors import ApiError
+
+    began = time.thread_time()
+    with pytest.raises(ApiError):
+        negotiate(accept)
+    assert time.thread_time() - began < 0.1, "0.35 s when every clause was taken apart"
+    assert negotiate(accept + ",application/json").is_plain

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from server_cluster import APPLY, MERGE, running_cluster
 
-from dray.server.custom.values import validate_value
+from dray.server.custom.schema_validation import validate_value
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/example.test/v1/namespaces/default/widgets"
@@ -111,16 +111,6 @@ async def test_a_deleted_definition_takes_its_objects_along() -> None:
         assert (await client.call("GET", DEFINITIONS + "/widgets.example.test")).code == 404
         assert (await client.call("GET", WIDGETS)).code == 404
         assert client.cluster.store.count("/example.test/") == 0
-
-
-async def test_rules_that_are_not_enforced_are_warned_about() -> None:
-    async with running_cluster() as client:
-        body = definition()
-        schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-        schema["x-kubernetes-validations"] = [{"rule": "self.spec.size < 5"}]
-        made = await client.call("POST", DEFINITIONS, body)
-        assert made.code == 201
-        assert "does not enforce CEL rules" in made.warnings[0]
 
 
 @pytest.mark.parametrize("odd", ["text", 1, True, [1], [{"a": 1}]])

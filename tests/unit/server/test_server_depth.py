@@ -9,7 +9,7 @@ import pytest
 from server_cluster import APPLY, CLAIMS, JSON_PATCH, MERGE, STRATEGIC, Client, claim, running_cluster
 
 from dray.api.parsing import MAX_DEPTH, depth_of, load_yaml
-from dray.client.api import decoder_of
+from dray.client.api_client import decoder_of
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 THINGS = "/apis/example.test/v1/namespaces/default/things"

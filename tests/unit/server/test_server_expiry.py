@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from server_cluster import running_cluster
 
-from dray.server.expiry import expire_once
+from dray.server.objects.event_expiry import expire_once
 
 EVENTS = "/api/v1/namespaces/default/events"
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.api.schema import schema_of
-from dray.server.apply.fieldsets import (
+from dray.server.patch.field_sets import (
     difference,
     insert,
     intersection,
@@ -13,7 +13,7 @@ from dray.server.apply.fieldsets import (
     union,
     without,
 )
-from dray.server.apply.typed import compare, fields_of, merge, remove
+from dray.server.patch.typed_merge import compare, fields_of, merge, remove
 
 POD = schema_of("", "v1", "Pod")
 STEPS = st.sampled_from(["f:a", "f:b", 'k:{"name":"x"}'])

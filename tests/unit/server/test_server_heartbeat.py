@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from server_cluster import APPLY, CLAIMS, JSON_PATCH, MERGE, STRATEGIC, claim, running_cluster
 
-from dray.server.large_requests import LARGE, compute
+from dray.host.garbage import collect_in_small_steps
+from dray.server.requests.worker_threads import LARGE, compute
 
 CONFIGS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
@@ -41,7 +42,7 @@ class Heartbeat:
 def _collected_as_in_the_server() -> Iterator[None]:
     before = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    collect_in_small_steps()
     yield
     gc.set_threshold(*before)
     gc.unfreeze()
@@ -126,3 +127,17 @@ async def test_small_requests_need_no_thread() -> None:
     here = threading.get_ident()
     assert await compute(LARGE - 1, threading.get_ident) == here
     assert await compute(LARGE, threading.get_ident) != here
+
+
+@pytest.mark.parametrize("path", ["/openapi/v2", "/openapi/v3", "/openapi/v3/api/v1"])
+async def test_making_openapi_documents_does_not_hold_the_loop(path: str) -> None:
+    async with running_cluster() as client:
+        await client.call("GET", "/version")
+        heartbeat = Heartbeat()
+        beating = asyncio.create_task(heartbeat.run())
+        await asyncio.sleep(0.02)
+        answers = await asyncio.gather(*(client.call("GET", path) for _ in range(3)))
+        await asyncio.sleep(0.02)
+        beating.cancel()
+        assert [answer.code for answer in answers] == [200] * 3
+        assert heartbeat.longest_work < 0.05

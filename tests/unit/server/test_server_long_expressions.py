@@ -96,3 +96,45 @@ async def test_an_object_full_of_long_expressions_does_not_hold_the_loop(kind: s
                 answer = await client.call("PUT", f"{CLASSES}/c", changed)
             assert answer.code == 200, answer.body[:500]
             assert longest[0] < LIMIT
+
+
+# Above the limit by estimate, and failing when it runs: what only the interpreter can evaluate, slowly.
+TEN = "[0,1,2,3,4,5,6,7,8,9]"
+TOO_DEAR = f"{TEN}.all(a, {TEN}.all(b, {TEN}.all(c, {TEN}.all(d, {TEN}.all(e, {TEN}.all(f, 1 / (a - a) == 1 || b >= 0))))))"
+
+
+def with_expression(place: str, expression: str) -> tuple[str, dict[str, Any]]:
+    """Return path and body of an object with an expression at a place."""
+    selectors = [{"cel": {"expression": expression}}]
+    wanted: dict[str, Any] = {"deviceClassName": "c", "selectors": selectors}
+    constraints = []
+    if place == "derived attribute":
+        wanted = {
+            "deviceClassName": "c",
+            "derivedAttributes": [{"name": "x.example.com/a", "expression": expression}],
+        }
+        constraints = [{"requests": ["r"], "matchAttribute": "x.example.com/a"}]
+    request: dict[str, Any] = {"name": "r", "exactly": wanted}
+    if place == "subrequest":
+        request = {"name": "r", "firstAvailable": [{"name": "s", **wanted}]}
+    spec = {"devices": {"requests": [request], "constraints": constraints}}
+    head = {"apiVersion": "resource.k8s.io/v1", "metadata": {"name": "x"}}
+    if place == "class":
+        return CLASSES, {**head, "kind": "DeviceClass", "spec": {"selectors": selectors}}
+    if place == "template":
+        path = CLAIMS.replace("resourceclaims", "resourceclaimtemplates")
+        return path, {**head, "kind": "ResourceClaimTemplate", "spec": {"spec": spec}}
+    return CLAIMS, {**head, "kind": "ResourceClaim", "spec": spec}
+
+
+@pytest.mark.parametrize("place", ["class", "claim", "subrequest", "template", "derived attribute"])
+async def test_an_expression_above_the_cost_limit_enters_nowhere(place: str) -> None:
+    async with running_cluster() as client:
+        answer = await client.call("POST", *with_expression(place, TOO_DEAR))
+        assert answer.code == 422, answer.body
+        assert "too complex, exceeds cost limit" in str(answer.body)
+        path, body = with_expression(place, "true")
+        assert (await client.call("POST", path, body)).code == 201
+        _, worse = with_expression(place, TOO_DEAR)
+        answer = await client.call("PUT", f"{path}/x", worse)
+        assert answer.code == 422, "nor by an update"

@@ -4,8 +4,8 @@ import pytest
 from server_cluster import STRATEGIC, running_cluster
 
 from dray.api.schema import schema_of
-from dray.server.patches import PatchError, PatchMalformed, apply_json_patch, apply_merge_patch
-from dray.server.strategic import NoMergeKey, StrategicPatchError, apply_strategic_patch
+from dray.server.patch.json_patch import PatchError, PatchMalformed, apply_json_patch, apply_merge_patch
+from dray.server.patch.strategic_merge import NoMergeKey, StrategicPatchError, apply_strategic_patch
 
 POD = schema_of("", "v1", "Pod")
 

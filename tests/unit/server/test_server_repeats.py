@@ -6,8 +6,8 @@ from typing import Any
 from dray.api.features import Features
 from dray.api.schema import schema_of
 from dray.api.validation import Accepted, CelVerdict, ValidationContext, validate_create
-from dray.server.apply.typed import compare
-from dray.server.calls import World
+from dray.server.patch.typed_merge import compare
+from dray.server.requests.calls import Environment
 
 KIND = "ResourceClaim.resource.k8s.io"
 SCHEMA = schema_of("resource.k8s.io", "v1", "ResourceClaim")
@@ -58,11 +58,11 @@ def test_a_wrong_spec_stays_wrong() -> None:
 
 
 def test_the_oldest_makes_room() -> None:
-    accepted = Accepted(most=2)
-    seals = [accepted.seal("rule", "v1", number) for number in range(3)]
+    accepted = Accepted(limit=4)
+    seals = [accepted.seal("rule", "v1", number) for number in range(5)]
     for seal in seals:
         accepted.add(seal)
-    assert [seal in accepted for seal in seals] == [False, True, True]
+    assert [seal in accepted for seal in seals] == [False, False, True, True, True]
     assert accepted.seal("rule", "v1beta1", 2) not in accepted
 
 
@@ -113,7 +113,7 @@ def test_long_specs_are_not_kept() -> None:
 
 
 def test_uids_are_random_and_say_so():
-    uids = [World().new_uid() for _ in range(300)]
+    uids = [Environment().new_uid() for _ in range(300)]
     parsed = [uuid.UUID(uid) for uid in uids]
     assert len(set(uids)) == len(uids)
     assert [str(one) for one in parsed] == uids

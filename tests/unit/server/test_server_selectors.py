@@ -4,13 +4,13 @@ import time
 
 import pytest
 
-from dray.server.errors import ApiError, bad_request
-from dray.server.negotiation import negotiate
-from dray.server.options import delete_options, list_options, write_options
-from dray.server.reading import parse_version
-from dray.server.requests import Request
-from dray.server.routing import split_path, verb_of
-from dray.server.selectors import matches_labels, parse_label_selector
+from dray.server.objects.get_and_list import parse_version
+from dray.server.requests.content_negotiation import negotiate
+from dray.server.requests.errors import ApiError, bad_request
+from dray.server.requests.messages import Request
+from dray.server.requests.query_options import delete_options, list_options, write_options
+from dray.server.requests.query_selectors import matches_labels, parse_label_selector
+from dray.server.requests.routing import split_path, verb_of
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,10 @@ def test_the_first_acceptable_form_is_chosen() -> None:
     assert negotiate(table).as_kind == "Table"
     assert negotiate("application/vnd.kubernetes.protobuf,application/json").is_plain
     assert negotiate("application/json;q=0.1,application/yaml").media_type == "application/yaml"
-    for refused in ("application/*", "text/html", "application/vnd.kubernetes.protobuf"):
+    assert not negotiate(
+        "application/vnd.kubernetes.protobuf"
+    ).is_plain  # only who takes nothing else gets it
+    for refused in ("application/*", "text/html"):
         with pytest.raises(ApiError):
             negotiate(refused)
 

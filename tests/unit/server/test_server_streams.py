@@ -7,10 +7,10 @@ import pytest
 import yaml
 from server_cluster import CLAIMS, claim, running_cluster
 
-from dray.server import time_slice
-from dray.server.errors import ApiError
-from dray.server.reading import PIECE
-from dray.server.requests import Request
+from dray.server.objects.get_and_list import PIECE
+from dray.server.requests import time_slice
+from dray.server.requests.errors import ApiError
+from dray.server.requests.messages import Request
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
@@ -115,7 +115,7 @@ async def test_events_that_have_gathered_come_in_bounded_pieces():
 
 
 async def test_lines_kept_for_other_watchers_are_bounded_in_bytes(monkeypatch):
-    monkeypatch.setattr("dray.server.watching.SHARED_BYTES", 50_000)
+    monkeypatch.setattr("dray.server.objects.watch_streams.SHARED_BYTES", 50_000)
     async with running_cluster() as client:
         version = (await client.call("GET", CLAIMS)).json["metadata"]["resourceVersion"]
         await filled(client)

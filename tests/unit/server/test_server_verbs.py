@@ -133,6 +133,17 @@ async def test_status_and_spec_have_separate_writers() -> None:
         assert (found["status"]["phase"], found["spec"].get("nodeName")) == ("Running", None)
 
 
+async def test_the_namespace_of_a_cluster_scoped_object_is_dropped() -> None:
+    classes = "/apis/resource.k8s.io/v1/deviceclasses"
+    async with running_cluster() as client:
+        made = await client.call("POST", classes, {"metadata": {"name": "x", "namespace": "n"}, "spec": {}})
+        assert (made.code, made.json["metadata"].get("namespace")) == (201, None)
+        written = await client.call(
+            "PUT", classes + "/x", {"metadata": {"name": "x", "namespace": "n"}, "spec": {}}
+        )
+        assert (written.code, written.json["metadata"].get("namespace")) == (200, None)
+
+
 async def test_generation_counts_changes_of_what_is_wanted() -> None:
     classes = "/apis/resource.k8s.io/v1/deviceclasses"
     async with running_cluster() as client:

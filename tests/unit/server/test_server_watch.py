@@ -4,7 +4,7 @@ import asyncio
 
 from server_cluster import CLAIMS, MERGE, claim, running_cluster
 
-from dray.server.requests import Request
+from dray.server.requests.messages import Request
 
 
 async def test_a_watch_without_version_begins_with_what_is_there() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dray.api.parsing import load_yaml
 from dray.api.yaml_text import is_text
-from dray.server.yaml_writer import write_yaml
+from dray.server.requests.yaml_writer import write_yaml
 
 
 class Dumper(yaml.SafeDumper):

@@ -1,0 +1,77 @@
+"""The server's time: followed, and carried on steadily in between."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from dray.client import Client, Response, TransportError
+from dray.control import server_clock
+from dray.control.server_clock import ServerClock
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class World:
+    """A server with a clock, a steady clock, and a local one that is wrong."""
+
+    def __init__(self, monkeypatch):
+        self.server, self.local, self.steady = NOON, NOON + timedelta(hours=1), 500.0
+        self.headers = True
+        self.is_away = False
+        monkeypatch.setattr(server_clock, "steady_now", lambda: self.steady)
+        self.clock = ServerClock(Client(self), lambda: self.local)
+
+    async def send(self, request):
+        if self.is_away:
+            raise TransportError("nobody there")
+        headers = {"date": format_datetime(self.server, usegmt=True)} if self.headers else {}
+        return Response(403, headers, b"")
+
+    def pass_time(self, seconds):
+        self.server += timedelta(seconds=seconds)
+        self.local += timedelta(seconds=seconds)
+        self.steady += seconds
+
+
+@pytest.fixture
+def world(monkeypatch):
+    return World(monkeypatch)
+
+
+async def test_the_servers_time_counts_and_goes_on_steadily(world):
+    assert world.clock() == world.local, "nothing better is known yet"
+    await world.clock.ask()
+    assert world.clock() == NOON
+    world.pass_time(100)
+    world.local += timedelta(hours=5)
+    assert world.clock() == NOON + timedelta(seconds=100)
+
+
+async def test_the_clock_does_not_go_back_for_the_fraction_that_a_date_leaves_out(world):
+    world.server += timedelta(seconds=0.9)
+    await world.clock.ask()
+    assert world.clock() == NOON
+    world.pass_time(0.2)
+    await world.clock.ask()
+    assert world.clock() == NOON + timedelta(seconds=1)
+    world.pass_time(0.5)
+    await world.clock.ask()
+    assert world.clock() == NOON + timedelta(seconds=1.5)
+
+
+async def test_a_server_whose_clock_was_set_right_is_followed(world):
+    await world.clock.ask()
+    world.server += timedelta(minutes=-10)
+    await world.clock.ask()
+    assert world.clock() == NOON - timedelta(minutes=10)
+
+
+async def test_without_an_answer_or_a_date_the_clock_goes_on(world):
+    await world.clock.ask()
+    world.pass_time(10)
+    world.is_away = True
+    await world.clock.ask()
+    world.is_away, world.headers = False, False
+    await world.clock.ask()
+    assert world.clock() == NOON + timedelta(seconds=10)

@@ -1,0 +1,215 @@
+"""Node policies: what is free, what is expected, and where pods go."""
+
+from __future__ import annotations
+
+import pytest
+from scheduler_builders import SmallCluster, claim, device_class, node, pod, resource_slice
+
+from dray.allocator import RequestFootprint
+from dray.scheduler.policies import (
+    NODE_POLICIES,
+    WHOLE,
+    Fragmentation,
+    NodePolicy,
+    NodeSupply,
+    Pack,
+    PodDemand,
+    policy_named,
+)
+from dray.scheduler.policies.kit import check_policy
+from dray.scheduler.policies.request_mix import FIRST, REFRESH, RequestMix
+
+
+def demand(n_devices=1, amount=WHOLE, cpu=1000, matching=0b1111_1111):
+    footprints = {0: (RequestFootprint(n_devices, amount, matching),)} if n_devices else {}
+    return PodDemand(cpu, 0, has_claims=bool(n_devices), footprints=footprints)
+
+
+def supply(*devices, cpu=64_000, hardware=0):
+    return NodeSupply(cpu, 0, devices, hardware, 64_000)
+
+
+# --- supply ---------------------------------------------------------------------
+
+
+def test_a_share_goes_to_the_fullest_device_that_fits():
+    assert supply(1000, 300, 600).after(demand(amount=300)).devices == (1000, 0, 600)
+
+
+def test_the_devices_of_one_request_are_different_ones():
+    assert supply(1000).after(demand(2, amount=400)) is None
+    assert supply(1000, 500).after(demand(2, amount=400)).devices == (600, 100)
+
+
+def test_a_pod_does_not_fit_without_cpu_or_on_hardware_it_does_not_select():
+    assert supply(1000, cpu=500).after(demand()) is None
+    assert supply(1000, hardware=7).after(demand()) is None
+    assert supply(1000, 1000).after(demand(matching=0b10)).devices == (1000, 0)
+
+
+# --- mix ------------------------------------------------------------------------
+
+
+def test_the_mix_is_renewed_seldom_and_its_weights_add_up():
+    mix, one, other = RequestMix(), demand(), demand(amount=500)
+    renewed = [mix.observe(one if number % 4 else other) for number in range(3 * REFRESH)]
+    assert renewed.index(True) == FIRST - 1
+    assert sum(renewed) < 12
+    assert sum(weight for _, weight in mix.current) == pytest.approx(1)
+    assert dict(mix.current)[one] == pytest.approx(0.75, abs=0.02)
+
+
+def test_pods_without_claims_are_not_part_of_the_mix():
+    mix = RequestMix()
+    assert not any(mix.observe(demand(0)) for _ in range(100))
+    assert mix.current == () == mix.samples(2, 2)
+
+
+def test_old_arrivals_count_less_than_new_ones(monkeypatch):
+    monkeypatch.setattr("dray.scheduler.policies.request_mix.HALF_LIFE", 100)
+    mix, old, new = RequestMix(), demand(), demand(amount=500)
+    for _ in range(1000):
+        mix.observe(old)
+    for _ in range(1100):
+        mix.observe(new)
+    assert dict(mix.current)[new] > 0.9
+
+
+# --- scores ---------------------------------------------------------------------
+
+
+def learned(*pods):
+    policy = Fragmentation()
+    policy.describe({0: 8})
+    for number in range(REFRESH * 2):
+        policy.observe(pods[number % len(pods)])
+    return policy
+
+
+def best(policy, wanted, *supplies):
+    def liking(before):
+        after = before.after(wanted)
+        return policy.score(wanted, before, after) + policy.refine(wanted, before, after)
+
+    return max(supplies, key=liking)
+
+
+def test_frag_keeps_a_whole_device_for_those_that_need_one():
+    policy = learned(demand(), demand(amount=500))
+    assert best(policy, demand(amount=500), supply(1000), supply(500)) == supply(500)
+
+
+def test_frag_keeps_devices_together_for_large_pods():
+    policy = learned(demand(4), demand(1))
+    spare, exact = supply(1000, 1000, 1000, 1000, 1000), supply(1000, 1000, 1000, 1000)
+    assert best(policy, demand(1), exact, spare) == spare
+
+
+def test_frag_keeps_cpu_beside_devices():
+    policy = learned(demand(1, cpu=8000))
+    narrow, wide = supply(1000, 1000, cpu=16_000), supply(1000, 1000, cpu=64_000)
+    assert best(policy, demand(1, cpu=12_000), narrow, wide) == wide
+
+
+def test_frag_leaves_hardware_that_is_asked_for_by_name_to_those_who_ask():
+    both = {0: (RequestFootprint(1, WHOLE, 1),), 1: (RequestFootprint(1, WHOLE, 1),)}
+    anything = PodDemand(1000, 0, has_claims=True, footprints=both)
+    named = PodDemand(1000, 0, has_claims=True, footprints={1: both[1]})
+    policy = Fragmentation()
+    for number in range(REFRESH):
+        policy.observe(named if number % 2 else anything)
+    policy.describe({0: 100, 1: 20})
+    assert best(policy, anything, supply(1000, hardware=1), supply(1000, hardware=0)).hardware == 0
+
+
+def test_frag_packs_until_it_has_learned():
+    policy, wanted = Fragmentation(), demand()
+    full, empty = supply(1000, 0, 0), supply(1000, 1000, 1000)
+    assert best(policy, wanted, empty, full) == best(Pack(), wanted, empty, full) == full
+
+
+@pytest.mark.parametrize("name", ["pack", "frag"])
+def test_pods_without_claims_keep_away_from_free_devices(name):
+    policy, wanted = policy_named(name), demand(0)
+    full, empty = supply(0, 0), supply(1000, 1000)
+    assert policy.score_without_devices(wanted, full, full) > policy.score_without_devices(
+        wanted, empty, empty
+    )
+
+
+def test_an_unknown_policy_is_named_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"unknown policy 'best'; known: first-fit, .*frag"):
+        policy_named("best")
+
+
+# --- placing --------------------------------------------------------------------
+
+
+def cluster(policy, **gpus_by_node):
+    made = SmallCluster(policy=policy)
+    made.add(device_class())
+    for name, gpus in gpus_by_node.items():
+        made.add(node(name), resource_slice(name, *[f"g{i}" for i in range(gpus)]))
+    return made
+
+
+class Last(NodePolicy):
+    """A policy as a user writes it: the node with most free devices."""
+
+    name = "last"
+
+    def score(self, pod, before, after):
+        return before.free
+
+
+def test_a_user_policy_decides_where_pods_go():
+    made = cluster(Last(), a=1, b=3, c=2)
+    assert [made.run(pod(f"p{i}"), claim(f"c{i}")).node for i in range(4)] == ["b", "b", "c", "a"]
+
+
+def test_every_node_is_compared_not_a_sample():
+    made = cluster(policy_named("pack"), **{f"n{i:03}": 2 for i in range(199)}, z=1)
+    assert made.run(pod("p"), claim("c")).node == "z"
+
+
+@pytest.mark.parametrize("name", NODE_POLICIES)
+def test_what_ends_is_free_again_for_the_next_pod(name):
+    made = cluster(policy_named(name), a=1)
+    first, second = pod("p1"), pod("p2")
+    made.run(first, claim("c1"))
+    assert not made.place(second, claim("c2"))
+    made.end(first)
+    assert made.run(second, claim("c2")).node == "a"
+
+
+def test_a_pod_that_is_tried_again_counts_once():
+    policy = Fragmentation()
+    made = cluster(policy, a=0, b=1)
+    for _ in range(FIRST + 1):
+        made.place(pod("same"), claim("c"))
+    assert policy.version == 0
+
+
+# --- the test kit ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [*NODE_POLICIES.values(), Last])
+def test_our_policies_pass_the_test_kit(make):
+    check_policy(make)
+
+
+class Moody(NodePolicy):
+    def score(self, pod, before, after):
+        self.asked = getattr(self, "asked", 0) + 1
+        return self.asked
+
+
+class Endless(NodePolicy):
+    def score(self, pod, before, after):
+        return float("inf")
+
+
+@pytest.mark.parametrize(("make", "reason"), [(Moody, "changes without a new version"), (Endless, "is inf")])
+def test_the_test_kit_says_what_a_policy_does_wrong(make, reason):
+    with pytest.raises(AssertionError, match=reason):
+        check_policy(make)
