@@ -6,9 +6,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 DOCS_STAMP := $(VENV)/.docs-ready
 JOBS ?= 2
+ARGS ?=
+IMAGE := build/image/dray.tar
+IMAGE_SOURCES := pyproject.toml hatch_build.py $(shell find src/dray tools/image -type f -not -name '*.pyc')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types contracts heavy attack kubernetes record bench docs docs-serve pictures package clean
+.PHONY: help setup demo test check format lint types contracts heavy attack kubernetes cluster record bench docs docs-serve pictures package image image-lock clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -26,7 +29,7 @@ demo: $(STAMP)  ## the main job: see DRA at work on simulated hardware
 	@$(BIN)/dray demo --no-wait
 
 test: $(STAMP)  ## the quick tests (no root, no network)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not heavy and not kubernetes"
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not heavy and not kubernetes and not cluster" $(ARGS)
 
 check: format-check lint types contracts changelog  ## format, lint, types, import contracts, changelog
 
@@ -58,7 +61,12 @@ attack: $(STAMP)  ## a million hostile requests, bombs, bad clients and files ag
 
 kubernetes: $(STAMP)  ## end-to-end suite on a real kube-apiserver (built once, cached)
 	@tools/peers/build
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "kubernetes and not heavy"
+	@tools/peers/build-node helm promtool
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "kubernetes and not heavy" $(ARGS)
+
+cluster: $(STAMP) $(IMAGE)  ## install the chart on real kubelets with containerd, and break things (needs root; programs are built once, cached)
+	@tools/peers/build-node
+	@$(BIN)/python -m pytest -m cluster tests/cluster --durations=10 $(ARGS)
 
 record: $(STAMP)  ## record upstream's answers to our own cases: make record KUBERNETES_VERSION=v1.38.0
 	@$(BIN)/python tools/recorders/record.py
@@ -84,6 +92,17 @@ package: $(STAMP)  ## build the sdist and the wheel into dist/
 	@rm -rf dist
 	@$(BIN)/python -m uv build --quiet || { $(BIN)/python -m pip install --quiet build && $(BIN)/python -m build; }
 	@ls -l dist
+
+image: $(IMAGE)  ## build the container image into build/image (no daemon, no registry; needs apt and dpkg)
+
+$(IMAGE): $(STAMP) $(IMAGE_SOURCES)
+	@$(BIN)/python tools/image build build/image
+
+image-lock: $(STAMP)  ## pin the newest Python packages for the image
+	@{ echo "# The Python packages of the image, pinned with checksums. Renew with: make image-lock"; \
+	  $(BIN)/python -m uv pip compile pyproject.toml --extra nvidia --extra network --generate-hashes --upgrade \
+	  --python-version 3.11 --python-platform linux --no-header --quiet; } > tools/image/requirements.lock.new
+	@mv tools/image/requirements.lock.new tools/image/requirements.lock
 
 clean:  ## remove what was built
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis
