@@ -7,7 +7,7 @@ from math import inf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dray.scheduler.backfill import CandidateJob, RunningJob, reserve, startable
+from dray.scheduler.backfill import CandidateJob, RunningJob, is_harmless, reserve
 
 
 class Machine:
@@ -20,6 +20,31 @@ class Machine:
         held = sum(self.needs[name] for name in self.running if name not in ended)
         held += sum(self.needs[name] for name in beside if name not in ended)
         return held + self.needs[job] <= self.total
+
+
+def startable(waiting, running, now, fits, most=100):
+    """Yield the jobs that may start now, in order; at most `most` candidates behind the head are tried.
+
+    Jobs are yielded while they fit; the first that does not becomes the head with the reservation.
+    """
+    started = []
+    reservation = None
+    tried = 0
+    for job in waiting:
+        if reservation is None:
+            if fits(job.name, beside=started):
+                started.append(job.name)
+                yield job.name
+                continue
+            ends = [*running, *(RunningJob(c.name, now + c.seconds) for c in waiting if c.name in started)]
+            reservation = reserve(job.name, ends, now, fits)
+            continue
+        tried += 1
+        if tried > most:
+            return
+        if fits(job.name, beside=started) and is_harmless(job, reservation, now, fits, started):
+            started.append(job.name)
+            yield job.name
 
 
 def run(total, needs, seconds, running_until, *, with_backfill):

@@ -53,7 +53,6 @@ class PoolView:
         "devices",
         "elsewhere",
         "has_conditions",
-        "has_consumers",
         "id",
         "intern",
         "invalid_reason",
@@ -87,7 +86,6 @@ class PoolView:
         self.node_match = (1 << len(self.devices)) - 1 if node_match is None else node_match
         self.counter_sets = whole.counter_sets if whole else {}
         self.elsewhere = elsewhere  # the whole generation, where the node sees only a part
-        self.has_consumers = any(d.consumes for d in self.devices)
         self.has_conditions = any(d.device.binding_conditions is not None for d in self.devices)
         self.bit_by_name = {d.name: bit for bit, d in enumerate(self.devices)}
         self.structure = record.intern(

@@ -353,17 +353,6 @@ class Lease(View, frozen=True):
     spec: LeaseSpec = LeaseSpec()
 
 
-class PriorityClass(View, frozen=True):
-    """A named priority."""
-
-    api_version: str = "scheduling.k8s.io/v1"
-    kind: str = "PriorityClass"
-    metadata: ObjectMeta = ObjectMeta()
-    value: int = 0
-    global_default: bool = False
-    preemption_policy: str | None = None
-
-
 class PodDisruptionBudgetSpec(View, frozen=True):
     """How many pods must stay."""
 

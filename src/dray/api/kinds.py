@@ -27,7 +27,6 @@ __all__ = [
     "kind_of",
     "kind_of_plural",
     "kinds_in",
-    "served_versions",
     "split_api_version",
 ]
 
@@ -99,11 +98,6 @@ class Kind:
     def is_stored(self) -> bool:
         """Return whether objects of the kind persist; reviews, bindings and the like do not."""
         return "get" in self.verbs
-
-    @property
-    def converts(self) -> bool:
-        """Return whether more than one version is served."""
-        return len(self.versions) > 1
 
     def api_version(self, version: str = "") -> str:
         """Return `group/version` (only `version` in the core group); the preferred one by default."""
@@ -318,11 +312,6 @@ def kinds_in(group: str, version: str) -> list[Kind]:
     """Return the kinds that a group serves in a version, by plural."""
     found = [row for row in KINDS if row.group == group and version in row.versions]
     return sorted(found, key=lambda row: row.plural)
-
-
-def served_versions(group: str) -> tuple[str, ...]:
-    """Return the versions of a group, preferred first; empty for an unknown group."""
-    return GROUP_VERSIONS.get(group, ())
 
 
 def split_api_version(api_version: str) -> tuple[str, str]:

@@ -118,7 +118,6 @@ class _Parser:
         self._max_nodes = max(MIN_MAX_NODES, MAX_NODES_PER_CHARACTER * n_characters)
         self._also = ""
         self._rule_depth = {"expr": 0, "relation": 0, "calc": 0, "member": 0}
-        self._depth_by_id: dict[int, int] = {}
 
     # --- tokens ------------------------------------------------------------------
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ast
 
-Statement = ast.stmt
-Expression = ast.expr
-
 
 def load(name: str) -> ast.expr:
     """Return `name`."""

@@ -48,11 +48,6 @@ def claim_base_name(owner: str, entry: str) -> str:
     return f"{owner}-{entry}-"
 
 
-def owns(meta: ObjectMeta, uid: str) -> bool:
-    """Say whether the object with that uid is the controlling owner."""
-    return any(owner.uid == uid and owner.controller for owner in meta.owner_references)
-
-
 def claim_from_template(
     template: ResourceClaimTemplate, entry: str, owner: ObjectMeta, owner_kind: str, owner_version: str
 ) -> dict[str, Any]:

@@ -103,11 +103,6 @@ class AllocatedDevice:
     consumed_capacity: Mapping[str, QuantityValue] = field(default_factory=dict)
     configs: Sequence[DeviceConfig] = ()  # that apply to this request; later ones override earlier
 
-    @property
-    def is_exclusive(self) -> bool:
-        """Return whether no other claim may hold the device at the same time."""
-        return self.share_id is None and not self.admin_access
-
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:

@@ -141,10 +141,6 @@ class ClaimBook:
         """Return the pods that hold claims."""
         return {uid for info in self.infos.values() for uid in info.pod_uids}
 
-    def held_by(self, pod_uid: str) -> list[ClaimInfo]:
-        """Return the claims that a pod holds."""
-        return [info for info in self.infos.values() if pod_uid in info.pod_uids]
-
     def cdi_ids(self, references: Iterable[tuple[ClaimKey, str]]) -> list[str]:
         """Return the CDI names for a container that uses these (claim, request) pairs, each name once.
 

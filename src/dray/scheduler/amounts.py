@@ -20,7 +20,6 @@ from dray.api.quantity import parse_quantity
 CPU = "cpu"
 MEMORY = "memory"
 PODS = "pods"
-EPHEMERAL_STORAGE = "ephemeral-storage"
 
 Amounts = dict[str, int]
 Requests = tuple[tuple[str, int], ...]  # sorted by name, no zeros

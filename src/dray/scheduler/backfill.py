@@ -16,7 +16,7 @@ it would have without backfill.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
@@ -72,33 +72,6 @@ def reserve(head: str, running: Iterable[RunningJob], now: float, fits: Fits) ->
         else:
             low = middle + 1
     return Reservation(head, max(now, by_end[low - 1].ends), names[:low])
-
-
-def startable(
-    waiting: Sequence[CandidateJob], running: Sequence[RunningJob], now: float, fits: Fits, most: int = 100
-) -> Iterator[str]:
-    """Yield the jobs that may start now, in order; at most `most` candidates behind the head are tried.
-
-    Jobs are yielded while they fit; the first that does not becomes the head with the reservation.
-    """
-    started: list[str] = []
-    reservation: Reservation | None = None
-    tried = 0
-    for job in waiting:
-        if reservation is None:
-            if fits(job.name, beside=started):
-                started.append(job.name)
-                yield job.name
-                continue
-            ends = [*running, *(RunningJob(c.name, now + c.seconds) for c in waiting if c.name in started)]
-            reservation = reserve(job.name, ends, now, fits)
-            continue
-        tried += 1
-        if tried > most:
-            return
-        if fits(job.name, beside=started) and is_harmless(job, reservation, now, fits, started):
-            started.append(job.name)
-            yield job.name
 
 
 def is_harmless(

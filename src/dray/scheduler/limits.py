@@ -8,7 +8,7 @@ or more devices than could ever be allowed).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Literal
 
 
@@ -22,17 +22,6 @@ class Limits:
     waiting: int | None = None  # jobs in the queue
     seconds: float | None = None  # longest time of a job
     default_seconds: float | None = None  # time of a job that names none
-
-    def narrowed(self, other: Limits) -> Limits:
-        """Return the stricter of both, field by field; the default time is the own one if there is one."""
-        both = {}
-        for each in fields(self):
-            mine, theirs = getattr(self, each.name), getattr(other, each.name)
-            known = [value for value in (mine, theirs) if value is not None]
-            both[each.name] = min(known) if known else None
-        if self.default_seconds is not None:
-            both["default_seconds"] = self.default_seconds
-        return replace(self, **both)
 
 
 @dataclass(frozen=True, slots=True)

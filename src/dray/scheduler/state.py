@@ -118,12 +118,6 @@ class ClusterState:
         """The bit set of all nodes."""
         return self._present
 
-    def node_at(self, index: int) -> NodeState:
-        """Return the node of a bit."""
-        node = self._by_index[index]
-        assert node is not None
-        return node
-
     def in_set(self, nodes: int, start: int = 0) -> Iterator[NodeState]:
         """Yield the nodes of a bit set, beginning at bit `start` and wrapping around."""
         later, earlier = nodes >> start, nodes & ((1 << start) - 1)

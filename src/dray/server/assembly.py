@@ -126,7 +126,7 @@ class Cluster:
         self.objects = Objects(store, self.catalogue.stored, self.versions.stored_schema)
         self._selectors = Selectors(settings.features)
         self._accepted = Accepted()
-        self.custom = CustomKinds(self.objects, settings.environment, self._serve_custom_kinds)
+        self.custom = CustomKinds(self.objects, self._serve_custom_kinds)
         self.versions.custom = self.custom
         self.discovery = Discovery(built_in=built_in)
         self.nodes = NodeAgents(self.objects, settings.node_client)

@@ -8,7 +8,6 @@ from dray.api.kinds import (
     kind_of,
     kind_of_plural,
     kinds_in,
-    served_versions,
     split_api_version,
 )
 
@@ -21,7 +20,7 @@ def test_resource_k8s_io_serves_its_kinds_per_version():
     assert names("v1") == names("v1beta2") == five
     assert names("v1beta1") == ["DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"]
     assert names("v1alpha3") == ["DeviceTaintRule", "ResourcePoolStatusRequest"]
-    assert served_versions("resource.k8s.io") == ("v1", "v1beta2", "v1beta1", "v1alpha3")
+    assert GROUP_VERSIONS["resource.k8s.io"] == ("v1", "v1beta2", "v1beta1", "v1alpha3")
 
 
 def test_storage_versions_are_upstreams():

@@ -55,8 +55,3 @@ def test_what_can_never_run_is_refused_at_once(limits, ask, limit):
 )
 def test_the_time_of_a_job(limits, asked, expected):
     assert time_of(limits, asked) == expected
-
-
-def test_the_stricter_limit_of_user_and_group_counts():
-    both = Limits(devices=4, seconds=60).narrowed(Limits(devices=2, running=1, default_seconds=30))
-    assert both == Limits(devices=2, running=1, seconds=60, default_seconds=30)

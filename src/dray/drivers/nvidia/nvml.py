@@ -16,7 +16,6 @@ Handle = Any
 
 # Error codes of nvmlReturn_t that we treat differently.
 NOT_SUPPORTED = 3
-NO_PERMISSION = 4
 NOT_FOUND = 6
 INSUFFICIENT_RESOURCES = 23
 GPU_IS_LOST = 15

@@ -112,7 +112,6 @@ class _Running:
     owner: tuple[int, int] = (-1, -1)  # user and group of its terminals
     pidfd: int = -1
     done: int = -1  # the pipe through which the shim says that the command has ended
-    was_killed: bool = False
     is_isolated: bool = False  # it has a /dev, and so a mount namespace, of its own
 
 
@@ -410,7 +409,6 @@ class ProcessRuntime:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(running.over.wait(), grace_seconds)
                 return
-        running.was_killed = True
         await self._signal(running, signal.SIGKILL)
         await running.over.wait()
 

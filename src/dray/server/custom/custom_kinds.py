@@ -26,7 +26,7 @@ from dray.server.custom.schema_validation import validate_value
 from dray.server.custom.structural_schemas import Schema, apply_type, prune, with_defaults
 from dray.server.objects import Objects, key_of, prefix_of
 from dray.server.openapi import version_priority
-from dray.server.requests import Call, Environment, check_kind, copy_json, errors, member, report_complaints
+from dray.server.requests import Call, check_kind, copy_json, errors, member, report_complaints
 from dray.server.store import Event, StoreError, WriteConflict
 
 if TYPE_CHECKING:
@@ -40,11 +40,8 @@ log = logging.getLogger("dray.server")
 class CustomKinds:
     """Keeps the kinds that definitions make."""
 
-    def __init__(
-        self, objects: Objects, environment: Environment, publish: Callable[[list[Kind]], None]
-    ) -> None:
+    def __init__(self, objects: Objects, publish: Callable[[list[Kind]], None]) -> None:
         self._objects = objects
-        self._world = environment
         self._publish = publish
         self._kinds: dict[str, Kind] = {}  # name of the definition -> kind
         self._versions: dict[

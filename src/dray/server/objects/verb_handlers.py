@@ -8,7 +8,7 @@ form that the client asked for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from dray.api.json_types import JsonObject
@@ -431,6 +431,3 @@ async def _yaml_list(frame: JsonObject, items: Iterator[JsonObject]) -> AsyncIte
     if first:
         yield encode_yaml({place: []})
     yield encode_yaml(after) if after else b""
-
-
-Verb = Callable[[Call], Any]

@@ -21,7 +21,6 @@ from dray.api.schema import LIST, MAP, STRUCT, Type
 from dray.server.patch.field_sets import SELF, Fields, below, has, insert
 
 ABSENT: Any = object()
-Path = tuple[str, ...]
 
 
 @dataclass(slots=True)
