@@ -35,6 +35,9 @@ NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 RUN_MANAGER: Final = "dray-run"  # of the pods of `dray run`
 
+# Start of the name of the lease that a scheduler of dray holds; the name that pods choose it by (spec.schedulerName) follows.
+SCHEDULER_LEASE_PREFIX: Final = "dray-scheduler-"
+
 # Jobs: what `dray run` writes, and who comes first.
 AFTER_ANNOTATION: Final = "dray.dev/after"  # of a pod: the pod of its namespace that must have ended first
 AFTER_GATE: Final = "dray.dev/after"  # the scheduling gate that keeps it from being placed meanwhile

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import logging
 
+from dray.api.well_known import SCHEDULER_LEASE_PREFIX
 from dray.cli.added_affinity import load_added_affinity
 from dray.cli.arguments import add_flags, parse_gates, seconds, whole_number
 from dray.cli.output import CommandError
@@ -134,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
 async def _serve(args: argparse.Namespace, options: SchedulerOptions) -> None:
     # Filling the informers makes millions of objects and no garbage: collecting would only walk them.
     gc.disable()
-    agent, lease = f"dray-scheduler/{options.name}", f"dray-scheduler-{options.name}"
+    agent, lease = f"dray-scheduler/{options.name}", f"{SCHEDULER_LEASE_PREFIX}{options.name}"
     async with Client.connect(args.kubeconfig, args.context, user_agent=agent) as client:
         election = None
         if args.leader_elect:

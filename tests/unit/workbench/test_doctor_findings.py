@@ -100,9 +100,9 @@ def driver_pod(node_name: str = "node-1") -> dict[str, Any]:
     return found
 
 
-def lease(name: str, renewed: str = FRESH, **labels: str) -> dict[str, Any]:
+def lease(name: str, renewed: str = FRESH, namespace: str = "kube-system") -> dict[str, Any]:
     return {
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {"renewTime": renewed, "leaseDurationSeconds": 15},
     }
 
@@ -219,12 +219,15 @@ CLUSTER_FAULTS: dict[str, Callable[[], ClusterFacts]] = {
         *healthy(), pod(resourceClaims=[{"name": "c", "resourceClaimName": "claim-1"}])
     ),
     "scheduler-absent": lambda: cluster(
-        *healthy(), pod(schedulerName="dray"), leases=[lease("kube-scheduler"), lease("dray", OLD)]
+        *healthy(),
+        pod(schedulerName="dray"),
+        leases=[lease("kube-scheduler"), lease("dray-scheduler-dray", OLD, "dray-system")],
     ),
     "two-schedulers-no-guard": lambda: cluster(
         *healthy(),
-        leases=[lease("kube-scheduler"), lease("dray", **{"app.kubernetes.io/name": "dray-scheduler"})],
+        leases=[lease("kube-scheduler"), lease("dray-scheduler-dray", namespace="dray-system")],
     ),
+    "guard-inactive": lambda: cluster(*healthy(), webhooks=[{"metadata": {"name": "dray-guard"}}]),
     "guard-unavailable": lambda: cluster(
         *healthy(), webhooks=[GUARD], ready_endpoints={"dray/dray-guard": 0}
     ),
@@ -353,6 +356,34 @@ def test_a_broken_fleet_does_not_bury_other_findings() -> None:
     found = check_cluster(cluster(node(), device_class(), *slices, forbidden={"leases": "no"}))
     assert sum(finding.code == "pool-incomplete" for finding in found) == 50
     assert "not-permitted" in codes(found)
+
+
+def test_a_scheduler_that_holds_its_lease_in_any_namespace_is_not_absent() -> None:
+    leases = [lease("dray-scheduler-dray", OLD, "old"), lease("dray-scheduler-dray", FRESH, "dray-system")]
+    facts = cluster(*healthy(), pod(schedulerName="dray"), leases=leases)
+    assert "scheduler-absent" not in codes(check_cluster(facts))
+
+
+def test_a_scheduler_whose_lease_is_not_known_is_not_called_absent() -> None:
+    facts = cluster(*healthy(), pod(schedulerName="volcano"))
+    assert "scheduler-absent" not in codes(check_cluster(facts))
+
+
+@pytest.mark.parametrize(
+    ("path", "is_driver"),
+    [
+        ("/var/lib/kubelet/plugins", True),
+        ("/var/lib/kubelet/plugins_registry/", True),
+        ("/var/lib/k0s/kubelet/plugins/gpu.example.com", True),
+        ("/var/lib/kubelet", True),
+        ("/var/lib/kubelet/pods", False),
+        ("/opt/kubelet-tools/plugins", False),
+        ("/var/lib/kubelet/plugins_of_mine", False),
+    ],
+)
+def test_a_pod_that_mounts_kubelets_plugin_folders_is_a_driver(path: str, is_driver: bool) -> None:
+    volume = {"name": "v", "hostPath": {"path": path}}
+    assert cluster_checks.is_driver_pod(pod(volumes=[volume])) == is_driver
 
 
 def test_device_nodes_of_specs_count_as_host_paths() -> None:

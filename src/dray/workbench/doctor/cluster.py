@@ -16,6 +16,7 @@ from typing import Any
 
 from dray.api.json_types import JsonObject
 from dray.api.times import parse_time
+from dray.api.well_known import SCHEDULER_LEASE_PREFIX
 from dray.devices import is_complete, newest_generation, slices_by_pool
 from dray.sim.snapshot import Snapshot
 from dray.workbench.doctor.classes import check_classes
@@ -29,7 +30,8 @@ _CONTROLLER_AFTER = timedelta(minutes=1)
 _LEASE_SECONDS = 15
 _DEFAULT_SCHEDULER = "default-scheduler"
 _KUBE_SCHEDULER_LEASE = "kube-scheduler"
-_PLUGIN_FOLDERS = ("/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry")
+# kubelet's folder is /var/lib/kubelet, or one of that name elsewhere (k0s, MicroK8s).
+_PLUGIN_FOLDER = re.compile(r"/kubelet(/plugins(_registry)?(/.{1,1000})?)?/?$")
 
 
 @dataclass(slots=True)
@@ -41,7 +43,9 @@ class ClusterFacts:
     resource_versions: tuple[str, ...] = ()  # in which resource.k8s.io is served
     gates: Mapping[str, bool] | None = None  # None means: could not be read
     snapshot: Snapshot = field(default_factory=Snapshot)
-    leases: Sequence[JsonObject] | None = None  # of kube-system
+    leases: Sequence[JsonObject] | None = (
+        None  # of all namespaces, or of kube-system where only those may be read
+    )
     webhooks: Sequence[JsonObject] | None = None  # ValidatingWebhookConfigurations
     ready_endpoints: Mapping[str, int] = field(default_factory=dict)  # namespace/service -> ready addresses
     forbidden: Mapping[str, str] = field(default_factory=dict)  # what -> why it could not be read
@@ -256,11 +260,10 @@ def _check_devices(facts: ClusterFacts) -> Iterator[Finding]:
 
 def is_driver_pod(pod: JsonObject) -> bool:
     """Return whether a pod is a kubelet plugin: it mounts kubelet's plugin folders from its node."""
-    for volume in _at(pod, "spec", "volumes") or ():
-        path = str(_at(volume, "hostPath", "path") or "").rstrip("/")
-        if path == "/var/lib/kubelet" or any(path == f or path.startswith(f + "/") for f in _PLUGIN_FOLDERS):
-            return True
-    return False
+    return any(
+        _PLUGIN_FOLDER.search(str(_at(volume, "hostPath", "path") or ""))
+        for volume in _at(pod, "spec", "volumes") or ()
+    )
 
 
 def _check_driver_pods(facts: ClusterFacts) -> Iterator[Finding]:
@@ -375,16 +378,32 @@ def _waits(pod: JsonObject) -> bool:
     )
 
 
-def _live_leases(facts: ClusterFacts) -> set[str]:
-    """Return the names of leases that were renewed within their duration."""
-    live = set()
+@dataclass(frozen=True, slots=True)
+class _SchedulerLease:
+    """The lease that the replicas of one scheduler share."""
+
+    scheduler: str  # as pods name it
+    lease: str  # namespace/name
+    is_live: bool  # renewed within its duration
+
+
+def _scheduler_leases(facts: ClusterFacts) -> list[_SchedulerLease]:
+    """Return the leases of kube-scheduler and of dray's schedulers."""
+    found = []
     for lease in facts.leases or ():
+        name = _name(lease)
+        if name == _KUBE_SCHEDULER_LEASE:
+            scheduler = _DEFAULT_SCHEDULER
+        elif name.startswith(SCHEDULER_LEASE_PREFIX):
+            scheduler = name.removeprefix(SCHEDULER_LEASE_PREFIX)
+        else:
+            continue
         renewed = _time(_at(lease, "spec", "renewTime"))
         seconds = int(_at(lease, "spec", "leaseDurationSeconds") or _LEASE_SECONDS)
         # Twice the duration: the clocks of two machines differ, and a takeover takes one.
-        if renewed is not None and facts.now - renewed < timedelta(seconds=2 * seconds):
-            live.add(_name(lease))
-    return live
+        is_live = renewed is not None and facts.now - renewed < timedelta(seconds=2 * seconds)
+        found.append(_SchedulerLease(scheduler, _full_name(lease), is_live))
+    return found
 
 
 def _check_schedulers(facts: ClusterFacts) -> Iterator[Finding]:
@@ -394,18 +413,18 @@ def _check_schedulers(facts: ClusterFacts) -> Iterator[Finding]:
         waiting[str(_at(pod, "spec", "schedulerName") or _DEFAULT_SCHEDULER)].append(_full_name(pod))
         if _at(pod, "spec", "resourceClaims"):
             with_claims.append(_full_name(pod))
-    live = _live_leases(facts)
-    if facts.leases is not None:
-        for scheduler, pods in waiting.items():
-            lease = _KUBE_SCHEDULER_LEASE if scheduler == _DEFAULT_SCHEDULER else scheduler
-            # Without a lease of that name a scheduler may run without leader election: nobody can tell.
-            if lease not in live and any(_name(each) == lease for each in facts.leases):
-                yield Finding(
-                    "scheduler-absent",
-                    f"scheduler {scheduler}",
-                    f"{len(pods)} pods wait for it ({join_names(pods)}); its lease kube-system/{lease} has expired",
-                    f"start it (`dray scheduler --name {scheduler}`), or correct schedulerName of the pods",
-                )
+    leases = _scheduler_leases(facts)
+    for scheduler, pods in waiting.items():
+        # Without a lease of that name a scheduler may run without leader election: nobody can tell.
+        known = [each for each in leases if each.scheduler == scheduler]
+        if known and not any(each.is_live for each in known):
+            yield Finding(
+                "scheduler-absent",
+                f"scheduler {scheduler}",
+                f"{len(pods)} pods wait for it ({join_names(pods)}); nobody holds its lease {known[0].lease}",
+                "start it (`kubectl get pods -A -l app.kubernetes.io/part-of=dray` shows those of the chart), "
+                "or correct schedulerName of the pods",
+            )
     if with_claims:
         yield Finding(
             "pods-waiting",
@@ -423,20 +442,15 @@ def _check_guard(facts: ClusterFacts) -> Iterator[Finding]:
         return
     guard = next((each for each in facts.webhooks if _name(each) == GUARD), None)
     if guard is None:
-        ours = sorted(
-            _name(each)
-            for each in facts.leases or ()
-            if _name(each) in _live_leases(facts)
-            and str(_at(each, "metadata", "labels", "app.kubernetes.io/name") or "") == "dray-scheduler"
-        )
-        if ours and _KUBE_SCHEDULER_LEASE in _live_leases(facts):
-            yield Finding(
-                "two-schedulers-no-guard",
-                f"schedulers kube-scheduler and {join_names(ours)}",
-                "both hold a fresh lease and there is no ValidatingWebhookConfiguration dray-guard",
-                "install `dray guard`, or give each scheduler device classes or nodes of its own",
-            )
+        yield from _unguarded_schedulers(facts)
         return
+    if not guard.get("webhooks"):
+        yield Finding(
+            "guard-inactive",
+            f"ValidatingWebhookConfiguration {GUARD}",
+            "it has no webhooks: the guard is installed and has never judged, so nothing is refused",
+            f"start the guard's pods: kubectl get pods -A -l app.kubernetes.io/name={GUARD}",
+        )
     for webhook in guard.get("webhooks") or ():
         service = _at(webhook, "clientConfig", "service")
         key = f"{service.get('namespace')}/{service.get('name')}" if isinstance(service, dict) else ""
@@ -447,6 +461,18 @@ def _check_guard(facts: ClusterFacts) -> Iterator[Finding]:
                 "the webhook dray-guard has failurePolicy Fail, and its service has no ready endpoint",
                 "start the guard's pods, or delete the ValidatingWebhookConfiguration dray-guard",
             )
+
+
+def _unguarded_schedulers(facts: ClusterFacts) -> Iterator[Finding]:
+    """Find schedulers that allocate the same devices, where no guard is installed."""
+    live = sorted({each.scheduler for each in _scheduler_leases(facts) if each.is_live})
+    if len(live) > 1:
+        yield Finding(
+            "two-schedulers-no-guard",
+            f"schedulers {join_names(live)}",
+            f"all of them hold a fresh lease and there is no ValidatingWebhookConfiguration {GUARD}",
+            "install `dray guard`, or give each scheduler device classes or nodes of its own",
+        )
 
 
 def _check_permissions(facts: ClusterFacts) -> Iterator[Finding]:

@@ -52,7 +52,7 @@ async def read_cluster(client: Client, now: datetime) -> ClusterFacts:
             forbidden["DRA objects"] = str(error)
             facts.snapshot = Snapshot()
     facts.gates = await _gates(client, forbidden)
-    facts.leases = await _list(client, LEASES, "kube-system", forbidden)
+    facts.leases = await _leases(client, forbidden)
     facts.webhooks = await _list(client, _WEBHOOKS, None, forbidden)
     facts.ready_endpoints = await _ready_endpoints(client, facts.webhooks or (), forbidden)
     facts.forbidden = forbidden
@@ -92,6 +92,22 @@ async def _list(
     except NotFound:
         pass
     return None
+
+
+async def _leases(client: Client, forbidden: dict[str, str]) -> Sequence[JsonObject] | None:
+    """Read the leases by which programs elect a leader.
+
+    dray's scheduler keeps its lease in the namespace in which it is installed, whichever that is. Whoever may not list all
+    namespaces may still know those of kube-system, where kube-scheduler keeps its own.
+    """
+    try:
+        # Not those of the nodes: there is one for each.
+        return (await client.list(LEASES, fieldSelector="metadata.namespace!=kube-node-lease")).items
+    except Forbidden as error:
+        forbidden[LEASES.plural] = error.status.message or str(error)
+        return await _list(client, LEASES, "kube-system", {})
+    except NotFound:
+        return None
 
 
 async def _ready_endpoints(

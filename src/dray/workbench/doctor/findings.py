@@ -50,6 +50,7 @@ CODES: dict[str, tuple[Severity, str]] = {
         "warning",
         "two schedulers allocate the same devices and no guard is installed",
     ),
+    "guard-inactive": ("warning", "the guard is installed but has never judged: nothing is guarded"),
     "guard-unavailable": ("error", "the guard is registered but not available: nothing can be allocated"),
     # --- this machine
     "kubelet-gate-off": ("error", "DynamicResourceAllocation is switched off in kubelet's configuration"),
