@@ -372,7 +372,7 @@ class Allocator:
         return NodePlans(tuple(plans), refusals, sweep.steps, sweep.gave_up())
 
     def explain(self, claims: Sequence[ResourceClaim], nodes: Iterable[str] | None = None) -> Explanation:
-        """Say where the claims fit and, per request, why not elsewhere; never raises AllocationError."""
+        """Return where the claims fit and, per request, why not elsewhere; never raises AllocationError."""
         fits: list[str] = []
         errors: dict[str, str] = {}
         stories: dict[tuple[RequestReasons, ...], list[str]] = {}

@@ -50,7 +50,7 @@ class Demand:
 
 
 def refuted(search: SearchState, number: int, subrequest: NodeSubrequest, wanted: int, scan: int) -> bool:
-    """Say whether no solution can exist from here on.
+    """Return whether no solution can exist from here on.
 
     `scan` are the candidates of the current subrequest, which needs `wanted` more of them.
     """
@@ -131,7 +131,7 @@ def _too_few_devices(search: SearchState, demands: list[Demand]) -> bool:
 
 
 def _matchable(needs: list[tuple[int, int]]) -> bool:
-    """Say whether every need gets so many elements of its set, each element once.
+    """Return whether every need gets so many elements of its set, each element once.
 
     Augmenting paths, breadth first: a full need may give an element to another one if
     it finds a replacement.
@@ -210,7 +210,7 @@ def _by_value(
 
 
 def _no_match(search: SearchState, number: int, covered: Covered) -> bool:
-    """Say whether no single element is carried by enough devices for every covered request."""
+    """Return whether no single element is carried by enough devices for every covered request."""
     constraint = search.constraints[number]
     masks = [_by_element(columns) for _, columns in covered]
     elements = constraint.value if constraint.members else masks[0].keys()
@@ -240,7 +240,7 @@ def _by_element(columns: list[dict[Value, int]]) -> dict[object, int]:
 
 
 def _no_distinct(used: Value, covered: Covered) -> bool:
-    """Say whether the covered requests cannot all get devices with values of their own."""
+    """Return whether the covered requests cannot all get devices with values of their own."""
     numbers: dict[object, int] = {}
     needs: list[tuple[int, int]] = []
     plain = True
@@ -264,7 +264,7 @@ def _no_distinct(used: Value, covered: Covered) -> bool:
 
 
 def _too_few_in_counters(search: SearchState, demands: list[Demand]) -> bool:
-    """Say whether what is left of counters and shared capacities holds too few devices.
+    """Return whether what is left of counters and shared capacities holds too few devices.
 
     Every counter set holds at most `left / smallest draw` devices of any kind; devices
     that draw from nothing hold themselves; shared devices as many shares as there is room.
@@ -326,7 +326,7 @@ def _overdrawing(search: SearchState, mask: int) -> int:
 
 
 def _too_much_drawn(search: SearchState, demands: list[Demand]) -> bool:
-    """Say whether even the smallest candidates together draw more than is left of all counters.
+    """Return whether even the smallest candidates together draw more than is left of all counters.
 
     Counters of different units are added up as parts per million of what there was.
     """

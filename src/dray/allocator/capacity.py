@@ -36,7 +36,7 @@ class Need:
         self.nanos = {name: amount.nanos for name, amount in amounts.items()}
 
     def fits(self, facts: CapacityFacts, *used: Mapping[str, int] | None) -> bool:
-        """Say whether the need and what is used already stay within every capacity."""
+        """Return whether the need and what is used already stay within every capacity."""
         for name, nanos in self.nanos.items():
             total = nanos
             for amounts in used:
@@ -128,7 +128,7 @@ def _exact_milli(quantity: Quantity) -> int | None:
 
 
 def _in_thousandths(valid: CapacityRequestPolicyRange) -> bool:
-    """Say whether min, max and step are all exact in thousandths, and the step is at least one."""
+    """Return whether min, max and step are all exact in thousandths, and the step is at least one."""
     for value in (valid.min, valid.max, valid.step):
         if value is not None and _exact_milli(parse_quantity(value)) is None:
             return False

@@ -120,7 +120,7 @@ class ConstraintSpec:
     requests: frozenset[str]
 
     def covers(self, subrequest: Subrequest) -> bool:
-        """Say whether devices of the subrequest are judged; no names means: all."""
+        """Return whether devices of the subrequest are judged; no names means: all."""
         if not self.requests or subrequest.full_name in self.requests:
             return True
         return subrequest.full_name.partition("/")[0] in self.requests
@@ -273,7 +273,7 @@ class CompiledClaims:
 
     @property
     def has_slow_expressions(self) -> bool:
-        """Whether some expression may take long to evaluate."""
+        """Return whether some expression may take long to evaluate."""
         return any(
             use.selector.is_slow for subrequest in self.subrequests for use in subrequest.selectors
         ) or any(

@@ -94,7 +94,7 @@ class DeviceFacts:
 
     @property
     def is_shared(self) -> bool:
-        """Say whether several claims may hold the device (if the gate is on)."""
+        """Return whether several claims may hold the device (if the gate is on)."""
         return bool(self.device.allow_multiple_allocations)
 
 
@@ -218,7 +218,7 @@ class SliceInterner:
 
 
 def is_odd(attribute: DeviceAttribute) -> bool:
-    """Say whether an attribute has no plain readable value: then every selector may fail on its device."""
+    """Return whether an attribute has no plain readable value: then every selector may fail on its device."""
     if attribute.string is not None or attribute.int_value is not None or attribute.bool_value is not None:
         return False
     return attribute.version is None or not _is_version(attribute.version)

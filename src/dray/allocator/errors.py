@@ -6,7 +6,7 @@
     ├── PoolUpdatingError        "all devices" of a pool that is not whole (or not valid)
     └── CapacityError            an amount that cannot be computed with
 
-"Does not fit here" is no error: it is the value `Unsatisfied`. The texts are those
+"Does not fit here" is not an error: it is the value `Unsatisfied`. The texts are those
 of upstream, because users search for them.
 """
 

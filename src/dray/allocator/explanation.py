@@ -131,7 +131,7 @@ class _NodeDiagnosis:
         return f"{_ADVICE.get(cause, cause)} ({example}): {n_devices} more would be usable{effect}"
 
     def _together(self, subrequest: Subrequest, helpful: frozenset[Change]) -> str:
-        """Say what keeps a subrequest and the others from being met at the same time."""
+        """Return what keeps a subrequest and the others from being met at the same time."""
         alone = "enough devices on its own"
         for number in subrequest.constraints:
             if ("constraint", number) in helpful:

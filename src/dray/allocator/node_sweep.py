@@ -90,7 +90,7 @@ class NodeSweep:
 
     @property
     def is_full(self) -> bool:
-        """Say whether enough feasible nodes are found."""
+        """Return whether enough feasible nodes are found."""
         return self._first is not None and len(self.plans) >= self._first
 
     def _ask_chunk(self, names: Sequence[str], fail: Callable[[str, CachedResult], AllocationError]) -> None:

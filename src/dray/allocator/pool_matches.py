@@ -320,5 +320,5 @@ def value_set(attribute: DeviceAttribute) -> Value | None:
 
 
 def is_unknown(value: Value) -> bool:
-    """Say whether a value stands for an attribute without a plain value."""
+    """Return whether a value stands for an attribute without a plain value."""
     return any(isinstance(element, tuple) and element[0] == "unknown" for element in value)

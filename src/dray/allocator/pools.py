@@ -114,7 +114,7 @@ class PoolView:
 
     @property
     def is_usable(self) -> bool:
-        """Say whether devices may be taken from the pool."""
+        """Return whether devices may be taken from the pool."""
         return not self.is_incomplete and not self.invalid_reason
 
     def device_id(self, bit: int) -> DeviceId:
@@ -488,7 +488,7 @@ def _counter_sets(slices: list[SliceFacts]) -> tuple[CounterSets, str]:
     counter_sets: CounterSets = {}
     for facts in slices:
         if facts.has_counters:
-            for name, counters in facts.shape[1]:  # type: ignore[index]  # see Workshop.slice_facts
+            for name, counters in facts.shape[1]:  # type: ignore[index]  # see SliceInterner.slice_facts
                 if name in counter_sets:
                     return {}, f"duplicate counter set name {name}"
                 counter_sets[name] = dict(counters)

@@ -133,7 +133,7 @@ def _config(
 
 
 def node_selector_of(devices: Sequence[DeviceFacts], view: NodeView) -> NodeSelector | None:
-    """Say on which nodes the devices can be used together; None means everywhere.
+    """Return on which nodes the devices can be used together; None means everywhere.
 
     One device that belongs (or binds) to a node ties the whole allocation to the node it
     was made for; otherwise the requirements of all devices are joined.

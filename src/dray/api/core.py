@@ -404,7 +404,7 @@ class PodGroupSchedulingConstraints(View, frozen=True):
 
 
 class DisruptionMode(View, frozen=True):
-    """Whether the pods of a group are evicted one by one or all together."""
+    """Return whether the pods of a group are evicted one by one or all together."""
 
     single: dict[str, Any] | None = None
     all: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Say why a selector is false on a device, and what to write when it fails.
+"""Why a selector is false on a device, and what to write when it fails.
 
 A selector is mostly a chain of `&&`. Its terms are tried one by one; the first
 that is false (or fails) is the answer, with the values it read. Where it compares

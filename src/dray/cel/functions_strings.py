@@ -19,7 +19,7 @@ from dray.cel.string_format import format_string
 _MAX_PATTERN_MEMORY = 8 << 20
 
 
-# A pattern of 3,000 letters takes 100 kB, one of 30 letters a hundredth of it: kept by size, not by number.
+# A pattern of 3,000 characters takes 100 kB, one of 30 characters a hundredth of it: kept by size, not by number.
 _PATTERNS: BoundedCache[str, Any] = BoundedCache(16 << 20)
 _BYTES_PER_INSTRUCTION = 64  # of both programs, forward and reverse, with what matching adds
 _BYTES_PER_PATTERN = 2_048

@@ -14,7 +14,7 @@ _HOST_CHARACTERS = re.compile(r"""[A-Za-z0-9\-._~!$&'()*+,;=:\[\]<>"%\x80-\U0010
 
 
 class UrlError(ValueError):
-    """The text is no URL."""
+    """The text is not a URL."""
 
 
 def parse_url(text: str) -> Url:

@@ -1,4 +1,4 @@
-"""The commands: the only room that reads flags, environment and files."""
+"""The commands: the only package that reads flags, environment and files."""
 
 from dray.cli.main import main
 

@@ -1,6 +1,6 @@
 """`dray plan`: allocate claims to devices without a cluster.
 
-Cases come as JSON lines or as YAML documents, one world and one question each; answers
+Cases come as JSON lines or as YAML documents, one cluster state and one request each; answers
 leave as JSON lines in the same order, or as text for people with `--explain`. One process
 answers many cases and keeps its inventory where a case says `slices: same`, so a stream
 of questions against 5,000 nodes pays for loading them once.

@@ -384,7 +384,7 @@ async def follow_until_stopped(client: Client, job: Job, timeout: float) -> int:
 
 
 async def delete_job(client: Client, job: Job, grace_seconds: int | None = None) -> None:
-    """Delete the pod and its claim; what is gone already is no error."""
+    """Delete the pod and its claim; what is gone already is not an error."""
     from dray.client import ClientError, NotFound
     from dray.client.resources import CLAIMS, PODS
 

@@ -1,6 +1,6 @@
 """Talk to any Kubernetes API server: verbs, transports, list-watch caches, leader election, events.
 
-The door of the room; see docs/client.md for a tour.
+The names that the package exports; docs/client.md has a tour.
 """
 
 from dray.api.json_types import JsonObject

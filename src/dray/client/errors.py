@@ -32,7 +32,7 @@ from dray.api.parsing import ParseError, json_loader
 
 
 class ClientError(Exception):
-    """Base of everything this room raises."""
+    """Base of everything this package raises."""
 
 
 class KubeconfigError(ClientError):

@@ -144,7 +144,7 @@ class Connection(MessageReader, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the way out."""
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport = transport  # type: ignore[assignment]  # uvloop's class is no subclass
+        self._transport = transport  # type: ignore[assignment]  # uvloop's class is not a subclass
         _keep_alive(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,8 +1,8 @@
 """Change an object's metadata and leave every other byte as it is stored.
 
 kube-apiserver keeps the opaque parameters of a claim as the bytes that somebody sent, compares them byte
-by byte, and yet shows them without blanks when it is asked for JSON. So a claim made by a client
-that writes blanks (Python's json.dumps does) cannot be updated by way of JSON at all: whatever is sent
+by byte, and yet shows them without whitespace when it is asked for JSON. So a claim made by a client
+that writes spaces (Python's json.dumps does) cannot be updated by way of JSON at all: whatever is sent
 back differs, and "spec: field is immutable" is the answer. In the binary form nothing gets
 lost. Here is as much of it as is needed to change the metadata without understanding the rest:
 

@@ -244,7 +244,7 @@ class DeploymentController(Controller):
         total = sum(found.spec.replicas for found in running)
         least = most = deployment.spec.replicas
         if deployment.spec.strategy.type != "Recreate":
-            # A rollout may have been paused in the middle, with surplus pods: that is no reason to undo it.
+            # A rollout may have been paused in the middle, with surplus pods: that does not undo it.
             most += resolve_amount(deployment.spec.strategy.rolling_update.max_surge, least, round_up=True)
         wanted = max(0, newest.spec.replicas + min(max(total, least), most) - total)
         if newest.spec.replicas != wanted:

@@ -11,7 +11,7 @@ Rules, per object:
   * an object all of whose owners are absent or waiting is deleted; one with a solid
     owner only loses the references to absent ones;
   * an object with the finalizer `foregroundDeletion` goes when no dependent that
-    blocks it is left; one with `orphan` first lets go of its dependents.
+    blocks it is left; one with `orphan` is first removed from the owners of its dependents.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dray.control.reconcile_loop import Caches, Clock, Controller, utc_now
 
 log = logging.getLogger("dray.control")
 
-GRACE_WITH_FINALIZERS = 1.0  # seconds for those who hold an object to let go before it is deleted
+GRACE_WITH_FINALIZERS = 1.0  # seconds in which finalizers may be removed before an object is deleted
 REDISCOVERY = 30.0  # seconds between looks for new resources (custom kinds)
 
 # Short-lived objects that are never owned and would only cost memory.
@@ -181,7 +181,7 @@ class GarbageCollector(Controller):
             if old is not None:
                 self._unlink(old.metadata)
                 if new is not None and old.metadata.owner_references != new.metadata.owner_references:
-                    # Let go by this one, an owner that is deleted in the foreground may go.
+                    # Without this dependent, an owner that is deleted in the foreground may go.
                     for owner in old.metadata.owner_references:
                         self.enqueue(owner.uid)
             if new is not None:
@@ -228,7 +228,7 @@ class GarbageCollector(Controller):
         for owner in node.meta.owner_references:
             known = self.nodes.get(owner.uid)
             if known is not None and known.meta.namespace not in ("", node.meta.namespace):
-                known = None  # an owner in another namespace is no owner
+                known = None  # an owner in another namespace does not count
             if known is None:
                 if (_group(owner.api_version), owner.kind) not in self._resource_by_kind:
                     self._puzzles.add(node.meta.uid)
@@ -258,7 +258,7 @@ class GarbageCollector(Controller):
             pass
 
     async def _is_gone(self, owner: OwnerReference, namespace: str) -> bool:
-        """Say whether an owner is no more; ask the server unless its end was seen: the graph may be behind.
+        """Return whether an owner is no more; ask the server unless its end was seen: the graph may be behind.
 
         An owner that cannot exist by its kind is left alone.
         """

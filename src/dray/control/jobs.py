@@ -305,7 +305,7 @@ DAEMON_TOLERATIONS: list[JsonObject] = [
 
 
 def daemon_fits(template: JsonObject, node: Node) -> bool:
-    """Say whether a daemon of the template should run on the node (node selector and taints)."""
+    """Return whether a daemon of the template should run on the node (node selector and taints)."""
     spec = template.get("spec") or {}
     labels = node.metadata.labels or {}
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):

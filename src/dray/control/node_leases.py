@@ -1,4 +1,4 @@
-"""Whether a node has failed: decided from its lease, and only from time in which a renewal could be seen.
+"""Return whether a node has failed: decided from its lease, and only from time in which a renewal could be seen.
 
 A node shows that it lives by renewing its Lease. A lease that was not renewed means something only if
 the renewal would have been noticed: while the API server does not answer, or while this process itself

@@ -16,7 +16,7 @@ FINALIZER = "scheduling.k8s.io/podgroup-protection"
 
 
 def is_member(pod: Pod, group: str) -> bool:
-    """Say whether the pod belongs to the group and has not ended."""
+    """Return whether the pod belongs to the group and has not ended."""
     named = pod.spec.scheduling_group is not None and pod.spec.scheduling_group.pod_group_name == group
     return named and pod.status.phase not in ("Succeeded", "Failed")
 

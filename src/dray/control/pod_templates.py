@@ -56,12 +56,12 @@ def template_hash(template: JsonObject) -> str:
 
 
 def is_active(pod: Pod) -> bool:
-    """Say whether the pod counts towards the wanted number."""
+    """Return whether the pod counts towards the wanted number."""
     return pod.status.phase not in ("Succeeded", "Failed") and pod.metadata.deletion_timestamp is None
 
 
 def is_ready(pod: Pod) -> bool:
-    """Say whether the pod serves."""
+    """Return whether the pod serves."""
     return any(
         condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions
     )

@@ -29,7 +29,7 @@ from dray.devices import BLOCKING_EFFECTS, DeviceUse, Ledger, PoolId, holds_of, 
 ANSWERED_KEPT = timedelta(hours=1)
 PENDING_KEPT = timedelta(hours=24)
 MAX_TRIES = 5
-MAX_ERROR = 256  # letters of a validationError
+MAX_ERROR = 256  # characters of a validationError
 INCOMPLETE = "pool is incomplete"
 
 
@@ -43,7 +43,7 @@ def usage_of(claims: Iterable[ResourceClaim]) -> Ledger:
 
 
 def is_unavailable(device: Device) -> bool:
-    """Say whether a taint keeps new claims away from the device."""
+    """Return whether a taint keeps new claims away from the device."""
     return any(taint.effect in BLOCKING_EFFECTS for taint in device.taints)
 
 

@@ -9,7 +9,7 @@ Theory of operation. Each key is in one of three places: waiting (due at a time)
 being worked on, or nowhere. A key that is enqueued while it is worked on is
 looked at once more afterwards, so no change is missed and no key is worked on by
 two workers. Failures back off exponentially, from 50 ms to 30 s; a conflict with
-another writer is no failure but a reason to look again at once.
+another writer is not a failure: the key is looked at again at once.
 
 A process that did not run for a while (SIGSTOP, a suspended machine) wakes up with old caches and with timers that
 are all due. `Caches` notices that by its own tick, has every cache listed again, and no key is worked on before.

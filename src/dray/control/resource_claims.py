@@ -25,11 +25,11 @@ from dray.client.resources import CLAIM_TEMPLATES, CLAIMS, POD_GROUPS, PODS
 from dray.control.reconcile_loop import Caches, Clock, Controller, ignoring_absence, utc_now
 
 FIELD_MANAGER = "ResourceClaimController"
-MAX_GENERATED_BASE = 57  # leaves room for the dash and five random letters in 63
+MAX_GENERATED_BASE = 57  # leaves a dash and five random characters of 63
 
 
 def is_done(pod: Pod) -> bool:
-    """Say whether the pod will never again use its devices."""
+    """Return whether the pod will never again use its devices."""
     finished = pod.status.phase in ("Succeeded", "Failed")
     never_started = pod.metadata.deletion_timestamp is not None and not pod.spec.node_name
     return finished or never_started
@@ -41,10 +41,10 @@ def claim_base_name(owner: str, entry: str) -> str:
     >>> claim_base_name("trainer-0", "gpu")
     'trainer-0-gpu-'
     """
-    room = MAX_GENERATED_BASE - 2  # two dashes
-    if len(owner) + len(entry) > room:
-        keep_owner = max(1, room * len(owner) // (len(owner) + len(entry)))
-        owner, entry = owner[:keep_owner], entry[: room - keep_owner]
+    longest = MAX_GENERATED_BASE - 2  # two dashes
+    if len(owner) + len(entry) > longest:
+        keep_owner = max(1, longest * len(owner) // (len(owner) + len(entry)))
+        owner, entry = owner[:keep_owner], entry[: longest - keep_owner]
     return f"{owner}-{entry}-"
 
 
@@ -474,7 +474,7 @@ class ClaimController(Controller):
     async def _remove_finalizer(self, claim: ResourceClaim) -> None:
         """Let a claim go: the server compares opaque parameters byte by byte, whatever the patch is about.
 
-        A merge patch drops their blanks, a strategic patch sorts their keys; where one of them looks
+        A merge patch drops their whitespace, a strategic patch sorts their keys; where one of them looks
         like a change of the immutable spec, the other may not (see `dray.api.raw_json`), and where both
         do, only the binary form is left.
         """

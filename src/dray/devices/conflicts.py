@@ -23,7 +23,7 @@ alternatives: they do not compete with each other, and against other claims each
 amounts the largest.
 
 Invariants (tests/property/test_devices_conflict_laws.py): the guard, the scheduler's check and an independent
-checker come to the same verdict in every small world.
+checker come to the same verdict in every small cluster.
 """
 
 from __future__ import annotations

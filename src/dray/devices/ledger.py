@@ -43,7 +43,7 @@ class AllocatedDevice(NamesDevice, Protocol):
 
     @property
     def admin_access(self) -> bool | None:
-        """Whether the device is administered rather than used."""
+        """Return whether the device is administered rather than used."""
 
     @property
     def share_id(self) -> str | None:

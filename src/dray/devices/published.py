@@ -49,7 +49,7 @@ class PublishedDevice(Protocol):
 
     @property
     def allow_multiple_allocations(self) -> bool | None:
-        """Whether it is given in shares."""
+        """Return whether it is given in shares."""
 
 
 DeviceT = TypeVar("DeviceT", bound=PublishedDevice)

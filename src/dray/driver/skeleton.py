@@ -33,7 +33,7 @@ class @CLASS@:
     name = "@NAME@"
 
     def discover(self) -> list[Pool]:
-        """Say which devices there are, best first. Called at start and every minute."""
+        """Return which devices there are, best first. Called at start and every minute."""
         devices = [
             Device(
                 name=f"device-{index}",

@@ -196,7 +196,7 @@ class PodView:
 
     @property
     def is_pod(self) -> bool:
-        """Whether this process runs in a pod."""
+        """Return whether this process runs in a pod."""
         return "KUBERNETES_SERVICE_HOST" in self.environment
 
 

@@ -51,7 +51,7 @@ class SocketLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether we have it."""
+        """Return whether we have it."""
         return self._file is not None
 
     def acquire(self) -> None:
@@ -90,7 +90,7 @@ class OwnedSocket:
 
     @property
     def is_own(self) -> bool:
-        """Whether the socket at the path is the one that we opened."""
+        """Return whether the socket at the path is the one that we opened."""
         return self._identity is not None and identity_of(self.path) == self._identity
 
     async def open(self) -> None:

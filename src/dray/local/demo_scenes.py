@@ -269,7 +269,7 @@ def the_tour() -> Tour:
 
 
 def _fpga() -> tuple[JsonObject, JsonObject]:
-    wish, user = with_claim("fpga", [request("card", "fpga.dray.dev")])
+    wanted, user = with_claim("fpga", [request("card", "fpga.dray.dev")])
     parameters = {"apiVersion": "fpga.dray.dev/v1", "bitstream": "matmul-v2.bin", "kind": "FpgaConfig"}
-    wish["spec"]["devices"]["config"] = [{"opaque": {"driver": "fpga.dray.dev", "parameters": parameters}}]
-    return wish, user
+    wanted["spec"]["devices"]["config"] = [{"opaque": {"driver": "fpga.dray.dev", "parameters": parameters}}]
+    return wanted, user

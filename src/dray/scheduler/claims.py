@@ -66,7 +66,7 @@ def is_bound_to_nodes(allocation: AllocationResult) -> bool:
 
 
 def refusal_of_allocation(claim: ResourceClaim, node: Node) -> str | None:
-    """Say why the node cannot use a claim that is allocated; None when it can, or when the claim is not.
+    """Return why the node cannot use a claim that is allocated; None when it can, or when the claim is not.
 
     The words follow a number of nodes, see `explaining`.
     """
@@ -108,7 +108,7 @@ def claim_keys(pod: Pod, group: PodGroup | None = None) -> tuple[str, ...] | Not
 
 
 def _is_of_group(entry: PodResourceClaim, group: PodGroup) -> bool:
-    """Whether the pod's entry is the group's own: equal in name, claim and template."""
+    """Return whether the pod's entry is the group's own: equal in name, claim and template."""
     return entry in group.spec.resource_claims
 
 
@@ -172,17 +172,17 @@ def _is_owned(claim: ResourceClaim, owners: Collection[str]) -> bool:
 
 
 def is_reserved_for(claim: ResourceClaim, uids: Collection[str]) -> bool:
-    """Whether one of the consumers holds a reservation."""
+    """Return whether one of the consumers holds a reservation."""
     return any(entry.uid in uids for entry in claim.status.reserved_for)
 
 
 def is_full(claim: ResourceClaim) -> bool:
-    """Whether no further consumer fits into reservedFor."""
+    """Return whether no further consumer fits into reservedFor."""
     return len(claim.status.reserved_for) >= MAX_RESERVATIONS
 
 
 def may_deallocate(claim: ResourceClaim, uids: Collection[str]) -> bool:
-    """Whether nobody but these consumers would miss the claim's allocation."""
+    """Return whether nobody but these consumers would miss the claim's allocation."""
     return claim.status.allocation is not None and all(each.uid in uids for each in claim.status.reserved_for)
 
 
@@ -198,7 +198,7 @@ class Binding:
 
 
 def has_binding_conditions(claim: ResourceClaim) -> bool:
-    """Whether the pod must wait for a driver before it is bound."""
+    """Return whether the pod must wait for a driver before it is bound."""
     allocation = claim.status.allocation
     return allocation is not None and any(each.binding_conditions for each in allocation.devices.results)
 
@@ -211,7 +211,7 @@ def may_have_conditions(features: Features) -> bool:
 def judge_binding(
     claim: ResourceClaim, seconds_since_allocation: float, timeout: float, features: Features
 ) -> Binding:
-    """Say whether all binding conditions are met, one has failed, or the time is over."""
+    """Return whether all binding conditions are met, one has failed, or the time is over."""
     allocation = claim.status.allocation
     if allocation is None or not may_have_conditions(features):
         return Binding(is_ready=allocation is not None)

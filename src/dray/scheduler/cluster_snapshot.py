@@ -126,7 +126,7 @@ class ClusterSnapshot:
         self.devices.set_slice(resource_slice)
 
     def delete_slice(self, name: str) -> None:
-        """Withdraw devices."""
+        """Remove the devices of a slice."""
         before = self._slices.pop(name, None)
         if before is not None:
             self.verifier.set_slice(before, None)

@@ -112,7 +112,7 @@ class Devices:
         self._forget_refusals(pool)
 
     def delete_slice(self, name: str) -> None:
-        """Withdraw devices. A pool can become whole by losing an obsolete slice, so nodes may fit again."""
+        """Remove the devices of a slice. A pool can become whole by losing an obsolete slice, so nodes may fit again."""
         self.allocator.delete_slice(name)
         pool = self._pool_by_slice.pop(name, None)
         if pool is not None:
@@ -128,7 +128,7 @@ class Devices:
         self.forget_all_refusals()
 
     def delete_class(self, name: str) -> None:
-        """Withdraw a class."""
+        """Remove a class."""
         self.allocator.delete_class(name)
         self.forget_all_refusals()
 

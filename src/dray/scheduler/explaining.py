@@ -1,4 +1,4 @@
-"""Say in one line why no node takes a pod: the counts per reason, the most common first.
+"""Why, in one line, no node takes a pod: the counts per reason, the most common first.
 
     0/500 nodes: 480 have no device that matches "…productName == 'H200'" (found "H100");
     20 have all 8 matching devices in use (e.g. by default/train-7)

@@ -237,7 +237,7 @@ def choose_special(
 
 
 def serves(made: ResourceClaim, wanted: ResourceClaim) -> bool:
-    """Whether a claim that was found asks for what this one would."""
+    """Return whether a claim that was found asks for what this one would."""
     return _asked(made) == _asked(wanted)
 
 

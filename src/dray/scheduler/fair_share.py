@@ -125,7 +125,7 @@ class Standing:
         return sorted(jobs, key=self.key)
 
     def explain(self, user: str) -> str:
-        """Say where a user stands.
+        """Return where a user stands.
 
         >>> Standing({"ann": 2.0}, {"ann": 0.5}, {"ann": 0.75}).explain("ann")
         'ann has used 75 % of the device time lately, the fair share is 50 %'

@@ -76,7 +76,7 @@ class InterPodAffinity:
     # --- required rules -------------------------------------------------------
 
     def objects(self) -> bool:
-        """Whether any placed pod objects to some newcomers."""
+        """Return whether any placed pod objects to some newcomers."""
         return bool(self._objectors)
 
     def refusal(self, pod: Pod, shape: PodShape) -> Callable[[NodeState], str | None]:

@@ -30,7 +30,7 @@ def _field_holds(need: NodeSelectorRequirement, node_name: str) -> bool:
 
 
 def matches_term(term: NodeSelectorTerm, node_name: str, labels: Labels) -> bool:
-    """Whether a node meets one term; a term without requirements meets none."""
+    """Return whether a node meets one term; a term without requirements meets none."""
     if not term.match_expressions and not term.match_fields:
         return False
     return all(
@@ -39,7 +39,7 @@ def matches_term(term: NodeSelectorTerm, node_name: str, labels: Labels) -> bool
 
 
 def matches_node(selector: NodeSelector | None, node_name: str, labels: Labels) -> bool:
-    """Whether a node selector picks the node; none at all picks every node."""
+    """Return whether a node selector picks the node; none at all picks every node."""
     if selector is None:
         return True
     return any(matches_term(term, node_name, labels) for term in selector.node_selector_terms)
@@ -60,7 +60,7 @@ def names_in(selector: NodeSelector) -> frozenset[str] | None:
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether one toleration covers one taint."""
+    """Return whether one toleration covers one taint."""
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:

@@ -43,7 +43,7 @@ class PodShape:
 
     @property
     def is_plain(self) -> bool:
-        """Whether other pods on the node do not matter, beyond the resources they use."""
+        """Return whether other pods on the node do not matter, beyond the resources they use."""
         return not (
             self.ports
             or self.affinity

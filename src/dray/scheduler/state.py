@@ -72,7 +72,7 @@ class NodeState:
         return self.allocatable.get(resource, 0) - self.used.get(resource, 0)
 
     def fits(self, requests: Requests) -> bool:
-        """Whether the requests fit beside what is here."""
+        """Return whether the requests fit beside what is here."""
         if len(self.pods) >= self.max_pods:
             return False
         allocatable, used = self.allocatable, self.used
@@ -289,7 +289,7 @@ class ClusterState:
         node.nominal[1] += sign * use.shape.nominal[1]
 
     def has_less_important(self, priority: int) -> bool:
-        """Whether any pod has a lower priority."""
+        """Return whether any pod has a lower priority."""
         return any(each < priority for each in self._pods_by_priority)
 
     # --- kept answers ---------------------------------------------------------
@@ -332,7 +332,7 @@ class ClusterState:
         return self._ask(kept)
 
     def static_refusal(self, pod: Pod, node: NodeState) -> str | None:
-        """Say why a node can never take the pod as both are now; None when it can."""
+        """Return why a node can never take the pod as both are now; None when it can."""
         return static_refusal(pod, node, self.required_by_profile)
 
     def with_free_ports(self, ports: tuple[HostPort, ...]) -> int:
@@ -354,7 +354,7 @@ def _keep(
 
 
 def static_refusal(pod: Pod, state: NodeState, by_profile: NodeSelector | None = None) -> str | None:
-    """Say why a node can never take the pod as both are now; None when it can.
+    """Return why a node can never take the pod as both are now; None when it can.
 
     The order is that of kube-scheduler: unschedulable, name, taints, affinity. The verbs in
     braces are for `explaining`, which knows how many nodes say so.

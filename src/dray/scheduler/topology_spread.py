@@ -201,7 +201,7 @@ def _has_all(node: NodeState, keys: Sequence[str]) -> bool:
 
 
 def _takes_part(pod: Pod, rule: TopologySpreadConstraint, node: NodeState) -> bool:
-    """Whether a node's domain takes part in the skew (nodeAffinityPolicy, nodeTaintsPolicy)."""
+    """Return whether a node's domain takes part in the skew (nodeAffinityPolicy, nodeTaintsPolicy)."""
     if (rule.node_affinity_policy or "Honor") == "Honor":
         if any(node.labels.get(key) != value for key, value in (pod.spec.node_selector or {}).items()):
             return False

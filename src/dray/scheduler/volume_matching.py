@@ -107,7 +107,7 @@ class PodVolumes:
         )
 
     def refusal(self, node: NodeState) -> str | None:
-        """Say why the node cannot take the pod; None when it can."""
+        """Return why the node cannot take the pod; None when it can."""
         if self.is_in_use:
             return IN_USE
         refusal = self.state.driver_refusal(node.name, self.csi)

@@ -306,7 +306,7 @@ class VolumeState:
         return driver is not None and bool(driver.spec.prevent_pod_scheduling_if_missing)
 
     def driver_refusal(self, node: str, wanted: set[tuple[str, str]]) -> str | None:
-        """Say why the node does not take these further CSI volumes (driver, handle)."""
+        """Return why the node does not take these further CSI volumes (driver, handle)."""
         csi_node = self.csi_nodes.get(node)
         installed = {each.name for each in csi_node.spec.drivers} if csi_node is not None else set()
         for driver in sorted({driver for driver, _ in wanted}):

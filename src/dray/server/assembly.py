@@ -80,7 +80,7 @@ from dray.server.requests import (
 from dray.server.store import Event, Store, keep_history_bounded
 from dray.server.tables import Tables
 
-# Written often, and nobody's books depend on them.
+# Written often, and no index depends on them.
 _UNOBSERVED = frozenset(
     {
         (COORDINATION, "leases"),
@@ -265,7 +265,7 @@ class Cluster:
     def _follow_writes(
         self, authorizer: Authorizer, admission: AdmissionChain, configured: DynamicAdmission
     ) -> None:
-        """Keep the books of authorisation and admission in step with the store."""
+        """Keep the indexes of authorisation and admission in step with the store."""
 
         def observe(event: Event) -> None:
             self.custom.observe(event)

@@ -58,7 +58,7 @@ def _allocation_lines(snapshot: Snapshot, claim: ResourceClaim) -> list[str]:
 
 
 def _why_these(snapshot: Snapshot, claim: ResourceClaim) -> list[str]:
-    """Say which alternatives were passed over: first-available choices, and what ties the devices."""
+    """Return which alternatives were passed over: first-available choices, and what ties the devices."""
     lines = []
     allocation = claim.status.allocation
     assert allocation is not None

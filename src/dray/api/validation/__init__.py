@@ -3,7 +3,7 @@
 The door: `validate_create`, `validate_update` and `validate_status_update` take a kind (see
 `kind_key`), plain JSON objects in the shape in which they are stored, and a
 `ValidationContext`; they return `FieldError`s, none if the object is fine. Nothing here raises
-for a bad object, reads a clock or talks to anybody. CEL lies above this room, so whoever
+for a bad object, reads a clock or talks to anybody. CEL lies above this package, so whoever
 validates claims and classes hands in a `SelectorChecker`.
 """
 

@@ -100,7 +100,7 @@ class GuardStatistics:
 
 
 class BadReview(Exception):
-    """The request is no AdmissionReview of a claim."""
+    """The request is not an AdmissionReview of a claim."""
 
 
 _decode = json_loader(Review).decode
@@ -125,7 +125,7 @@ class Guard:
         self._begin()
 
     def _begin(self) -> None:
-        """Open a new book; what an earlier one knew is old."""
+        """Start a new record; what an earlier one knew is out of date."""
         self.judge = Judge()
         self.claims = Informer(self._client, kinds.CLAIMS, Claim)
         self.slices = Informer(self._client, kinds.SLICES, Slice)

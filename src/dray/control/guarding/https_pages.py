@@ -1,4 +1,4 @@
-"""HTTPS: /validate for API servers; /healthz, /readyz and /metrics for the rest of the world."""
+"""HTTPS: /validate for API servers; /healthz, /readyz and /metrics for probes and scrapers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dray.control.guarding.tls_identity import Identity
 from dray.control.guarding.webhook_configuration import PATH
 from dray.host.metrics_text import family
 
-_LARGEST = 8 * 1024 * 1024  # two claims of at most 1.5 MiB each, and room
+_LARGEST = 8 * 1024 * 1024  # two claims of at most 1.5 MiB each, and a margin
 
 
 def metrics_text(guard: Guard) -> str:

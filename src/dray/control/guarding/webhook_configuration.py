@@ -90,12 +90,12 @@ def configuration(target: Target, ca: bytes, timeout_seconds: int) -> JsonObject
 
 
 def covers(found: WebhookConfiguration, wanted: JsonObject) -> bool:
-    """Whether a stored configuration sends what it should to some guard, and fails closed."""
+    """Return whether a stored configuration sends what it should to some guard, and fails closed."""
     return _without_address(found.webhooks) == _without_address(wanted["webhooks"])
 
 
 def is_ours(found: WebhookConfiguration, wanted: JsonObject) -> bool:
-    """Whether it sends that to us."""
+    """Return whether it sends that to us."""
     addresses = [each.get("clientConfig") for each in found.webhooks]
     return covers(found, wanted) and addresses == [each["clientConfig"] for each in wanted["webhooks"]]
 

@@ -269,7 +269,7 @@ class Informers:
     # --- pods -----------------------------------------------------------------
 
     def has_left(self, pod: Pod) -> bool:
-        """Whether this very pod is bound or gone, as far as we know."""
+        """Return whether this very pod is bound or gone, as far as we know."""
         current = self.pods.get(key_of(pod.metadata))
         return current is None or current.metadata.uid != pod.metadata.uid or bool(current.spec.node_name)
 

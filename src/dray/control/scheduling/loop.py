@@ -214,7 +214,7 @@ class SchedulingLoop:
         self._changed.set()
 
     def _is_waiting(self, key: str, pod: Pod) -> bool:
-        """Whether the pod is in the queue already; takes note of its change."""
+        """Return whether the pod is in the queue already; takes note of its change."""
         waiting = self.informers.queue.get(key)
         if waiting is None or waiting.item.metadata.uid != pod.metadata.uid:
             return False

@@ -79,5 +79,5 @@ class Pace:
         self._searched.pop(key, None)
 
     def close(self) -> None:
-        """Let go of the thread; what it does now is of no use to anybody."""
+        """Abandon the thread; nothing waits for its result any more."""
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -5,7 +5,7 @@ exceeded, defaults are set before limits are judged, and the quota comes last,
 because it counts what is really about to be written.
 
 `observe` must be called for every committed write, so that plugins which keep
-books (quota) follow what is stored.
+usage records (quota) follow what is stored.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class AdmissionChain:
     ) -> AdmissionChain:
         """Return the chain of Kubernetes' default plugins and dray's own, less the disabled ones.
 
-        Raises ValueError for a disabled name that is no plugin.
+        Raises ValueError for a disabled name that is not a plugin.
         """
         plugins: list[Plugin] = [
             NamespaceLifecycle(reader),
@@ -131,7 +131,7 @@ _CONFIGURED = frozenset(
     {"MutatingAdmissionWebhook", "ValidatingAdmissionPolicy", "ValidatingAdmissionWebhook"}
 )
 
-# Plugins of kube-apiserver whose objects are not served here: switching them off is no mistake.
+# Plugins of kube-apiserver whose objects are not served here: switching them off is not an error.
 _NOT_NEEDED = frozenset(
     {
         "AlwaysPullImages",

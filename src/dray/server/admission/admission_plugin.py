@@ -24,7 +24,7 @@ class BasePlugin:
         """Protect nothing."""
 
     def observe(self, group: str, resource: str, old: JsonObject | None, new: JsonObject | None) -> None:
-        """Keep no books."""
+        """Record nothing."""
 
 
 class Kept:

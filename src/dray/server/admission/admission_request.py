@@ -48,7 +48,7 @@ class AdmissionRequest:
     forms: ObjectForms
     dry_run: bool = False
     name: str = ""
-    own_kind: tuple[str, str, str] | None = None  # of a body that is no object: Binding, PodExecOptions
+    own_kind: tuple[str, str, str] | None = None  # of a body that is not an object: Binding, PodExecOptions
     _shown: dict[tuple[str, bool], JsonObject | None] = field(default_factory=dict)
 
     @property

@@ -14,7 +14,7 @@ Side = Literal["requests", "limits"]
 
 
 def amounts_of(resources: Mapping[str, object] | None) -> Amounts:
-    """Read a map of quantities; what is no quantity is left to validation."""
+    """Read a map of quantities; values that are not quantities are left to validation."""
     amounts: Amounts = {}
     for name, value in (resources or {}).items():
         if isinstance(value, str | int | float):

@@ -37,7 +37,7 @@ _NOT_FOLLOWED = frozenset({("", "events"), (COORDINATION, "leases")})
 
 @dataclass(slots=True)
 class Entry:
-    """One object on the books of a namespace."""
+    """One object that counts against a namespace's quota."""
 
     thing: JsonObject
     usage: Amounts

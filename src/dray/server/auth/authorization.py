@@ -41,7 +41,7 @@ MASTERS_GROUP = "system:masters"
 OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz"})
 REMEMBERED_ANSWERS = 20_000
 # Longer questions are answered but not remembered: strangers choose paths and names.
-LONGEST_REMEMBERED = 512  # letters
+LONGEST_REMEMBERED = 512  # characters
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 

@@ -68,7 +68,7 @@ class Rule(NamedTuple):  # made in thousands: a frozen dataclass takes twice the
         return not self.names or name in self.names
 
     def allows_path(self, verb: str, path: str) -> bool:
-        """Return whether the rule covers a request on a URL that is no resource."""
+        """Return whether the rule covers a request on a URL that is not a resource."""
         if not (verb in self.verbs or "*" in self.verbs):
             return False
         return any(path_covers(own, path) for own in self.paths)

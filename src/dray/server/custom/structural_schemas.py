@@ -76,7 +76,7 @@ def with_defaults(schema: Schema | None, value: Any) -> Any:
             inner = additional if isinstance(additional, dict) else None
         if item is None and inner is not None and not inner.get("nullable"):
             if "default" not in inner:
-                continue  # null means absent, where null is no value
+                continue  # null means absent where the field is not nullable
             item = copy.deepcopy(inner["default"])
         result[name] = with_defaults(inner, item)
     for name, inner in properties.items():

@@ -43,7 +43,7 @@ from dray.server.store import StoreUnavailable
 log = logging.getLogger("dray.server")
 
 _READING = ("GET", "HEAD")
-# Websockets begin with a GET, but running a command in a pod is no reading: `create` is needed as well.
+# Websockets begin with a GET, but running a command in a pod does more than read: `create` is needed as well.
 _CONNECTING = frozenset({"exec", "attach", "portforward"})
 
 Responder = Callable[[Request], Response | None]

@@ -207,7 +207,7 @@ class _Body:
         self.discard()
 
     def discard(self) -> None:
-        """Let go of what is here, and of what will come; idempotent."""
+        """Drop the body received so far and all that is still to come; idempotent."""
         self._is_discarded = True
         self._pieces.clear()
         self._budget.give_back(self._charged)

@@ -129,7 +129,7 @@ class Listener:
                 return  # the place is free in the next turn of the loop
 
     def _end_oldest_handshake(self) -> bool:
-        """Make room: who does not begin to speak TLS goes before who has just come."""
+        """Free a place: a connection that has not begun TLS is closed before one that has just come."""
         oldest = next((task for task in self._handshakes if not task.cancelling()), None)
         if oldest is None:
             return False

@@ -151,7 +151,7 @@ class Writer:
         """Store a new object and return it; raises AlreadyExists, Invalid, Forbidden, ..."""
         metadata = new.setdefault("metadata", {})
         version = metadata.pop("resourceVersion", None) or ""
-        # What is no version at all is not taken for one.
+        # What is not a version at all is not taken for one.
         if version.isascii() and version.isdigit() and int(version):
             raise errors.plain_failure(500, "resourceVersion should not be set on objects to be created")
         generated = not metadata.get("name") and metadata.get("generateName")

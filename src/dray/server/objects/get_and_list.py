@@ -205,7 +205,7 @@ async def _in_pieces(start: bytes, items: Iterable[bytes], end: bytes) -> AsyncI
 
 
 def parse_version(text: str, refuse: Any, prefix: str = "") -> int:
-    """Read a resourceVersion; `refuse` makes the error for what is no number."""
+    """Read a resourceVersion; `refuse` makes the error for what is not a number."""
     why = "invalid syntax"
     if text.isascii() and text.isdigit():
         digits = text.lstrip("0")

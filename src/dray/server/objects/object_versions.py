@@ -2,7 +2,7 @@
 
 On the way in an object gets the defaults of the version that it is written in and
 is then converted to the storage version; on the way out it is converted back.
-Raw parts leave as compact JSON, whatever blanks they came with.
+Raw parts leave as compact JSON, whatever whitespace they came with.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def is_member(node: Mapping[str, Any]) -> bool:
 
 
 def insert(fields: Fields, path: Sequence[str]) -> None:
-    """Add a path, in place; the empty path is no field."""
+    """Add a path, in place; the empty path names no field."""
     node = fields
     for position, step in enumerate(path):
         is_last = position == len(path) - 1

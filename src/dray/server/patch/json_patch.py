@@ -137,7 +137,7 @@ def _locate(document: JSON, operation: dict[str, Any], name: str) -> tuple[Any, 
     pointer = operation.get(name)
     if not isinstance(pointer, str) or "/" not in pointer:
         raise PatchError(
-            f"{operation.get('op')} operation does not apply: {name} {pointer!r} is no JSON pointer"
+            f"{operation.get('op')} operation does not apply: {name} {pointer!r} is not a JSON pointer"
         )
     parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
     if len(parts) > MAX_DEPTH:

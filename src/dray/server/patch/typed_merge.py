@@ -109,7 +109,7 @@ def fields_of(value: Any, schema: Type | None) -> Fields:
 
 
 def _collect(value: Any, schema: Type | None, result: Fields) -> None:
-    """Add the paths below a value that is no leaf."""
+    """Add the paths below a value that is not a leaf."""
     if isinstance(value, dict):
         for name, item in value.items():
             step, member = f"f:{name}", _member_type(schema, name)
@@ -128,7 +128,7 @@ def _collect(value: Any, schema: Type | None, result: Fields) -> None:
 
 
 def _collect_below(value: Any, schema: Type | None, step: str, result: Fields) -> None:
-    """Add the paths of a member or item that is no leaf; without any, it leaves no trace."""
+    """Add the paths of a member or item that is not a leaf; without any, it leaves no trace."""
     known = result.get(step)
     if known:  # two items may have one name
         _collect(value, schema, known)

@@ -13,7 +13,7 @@ from dray.server.requests.messages import Request
 from dray.server.requests.routing import Route
 from dray.server.requests.users import User
 
-# The letters of generated names: no vowels and no look-alikes, so no words appear.
+# The characters of generated names: no vowels and no look-alikes, so no words appear.
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX = 5
 _LONGEST_BASE = 63 - _SUFFIX
@@ -36,7 +36,7 @@ class Environment:
         return format_time(self.now())
 
     def generated_name(self, prefix: str) -> str:
-        """Return a fresh name that starts with a prefix and fits into 63 letters."""
+        """Return a fresh name that starts with a prefix and fits into 63 characters."""
         return prefix[:_LONGEST_BASE] + self.new_suffix()
 
 

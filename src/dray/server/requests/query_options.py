@@ -1,7 +1,7 @@
 """Options of requests: what query parameters and delete bodies ask for.
 
 Values are read as kube-apiserver reads them (a boolean is true unless it says
-"false" or "0"; a number that is no number ends the request with 400) and checked
+"false" or "0"; a number that cannot be parsed ends the request with 400) and checked
 as it checks them (422 with the option's name as field).
 """
 

@@ -351,7 +351,7 @@ class SqliteStore(MemoryStore):
 
 
 def _fill_and_remove(path: Path) -> None:
-    """Write a file of some size to the disk and remove it; raises OSError when there is no room."""
+    """Write a file of some size to the disk and remove it; raises OSError when the disk is full."""
     try:
         with path.open("wb") as opened:
             opened.write(bytes(PROBE_BYTES))

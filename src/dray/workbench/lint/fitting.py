@@ -308,7 +308,7 @@ def closest(wanted: str, values: Sequence[str]) -> str | None:
 
 
 def nearest_value(wanted: str, values: Sequence[str]) -> str:
-    """Say which of the values is nearest to the wanted one, or which there are."""
+    """Return which of the values is nearest to the wanted one, or which there are."""
     near = closest(wanted, values)
     if near is not None:
         return f"nearest: {near!r}"
