@@ -102,7 +102,7 @@ async def test_a_pod_with_a_template_goes_all_the_way(peer, folder):
             await cluster.client.delete(kinds.PODS, "reader", cluster.namespace)
             await gone(cluster, kinds.PODS, "reader")
             await gone(cluster, kinds.CLAIMS, claim["metadata"]["name"])
-            assert agent.book.infos == {}
+            assert agent.records.infos == {}
             assert [call[0] for call in driver.calls] == ["prepare", "unprepare"]
             assert not list((folder / "cdi").glob("*.json"))
 
@@ -143,4 +143,4 @@ async def one_device(cluster, folder, agent, pool):
     await eventually(lambda: f"={pool.driver}/" in printed(folder, name), what=name)
     await cluster.client.delete(kinds.PODS, name, cluster.namespace)
     await gone(cluster, kinds.PODS, name)
-    await eventually(lambda: agent.book.infos == {})
+    await eventually(lambda: agent.records.infos == {})

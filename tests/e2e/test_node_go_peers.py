@@ -142,7 +142,7 @@ async def test_a_go_driver_built_for_kubelet_works_with_the_agent_unchanged(peer
             assert resource["claim_name"] == "go-light"
             assert resource["claim_resources"][0]["driver_name"] == GO_DRIVER
             await client.delete(PODS, "go-reader", "default")
-            await eventually(lambda: not agent.book.infos)
+            await eventually(lambda: not agent.records.infos)
             assert not list((folder / "cdi").glob("*.json"))
         finally:
             driver.terminate()

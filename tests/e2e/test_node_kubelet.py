@@ -130,7 +130,7 @@ async def test_a_node_changes_from_kubelet_to_dray_and_back(kubelet, dray_peer, 
             assert recorded(folder) == [name]
             settings = AgentSettings(node, folder, cdi_dirs=[folder / "cdi"], serves=False)
             async with running_agent(client, settings) as agent:
-                assert [key.name for key in agent.book.infos] == [name]
+                assert [key.name for key in agent.records.infos] == [name]
 
                 def runs():
                     machine = agent.pods.find("default", name)

@@ -166,7 +166,7 @@ class World:
                 self.touch(int(claim["metadata"]["name"][1:]), 0)
 
     def restart(self, *_):
-        """The guard dies with its book; the next one fences what is not allocated, and begins."""
+        """The guard dies with its record; the next one fences what is not allocated, and begins."""
         for name, claim in list(self.stored.items()):
             if not checker.results_of(claim):
                 self.touch(int(name[1:]), 0)

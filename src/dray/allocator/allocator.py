@@ -252,7 +252,7 @@ class Allocator:
     # --- what is in use --------------------------------------------------------
 
     def set_claim(self, claim: ResourceClaim) -> None:
-        """Book the allocation in the claim's status (keyed by uid); no-op when it did not change."""
+        """Enter the allocation in the claim's status (keyed by uid); no-op when it did not change."""
         uid = claim.metadata.uid or claim_label(claim)
         allocation = claim.status.allocation
         known = self._claims.get(uid)
@@ -271,7 +271,7 @@ class Allocator:
             known[1]()
 
     def take(self, owner: str, allocation: AllocationResult) -> Undo:
-        """Book an in-flight allocation until the returned undo is called (calling twice is harmless).
+        """Enter an in-flight allocation until the returned undo is called (calling twice is harmless).
 
         When the claim comes back allocated through `set_claim`, both bookings stand until
         the undo is called: confirm by `set_claim` first, then undo. `owner` is for people.
@@ -286,7 +286,7 @@ class Allocator:
         consumed: Iterable[tuple[DeviceId, Amounts]] = (),
         owner: str = "unknown claim",
     ) -> Undo:
-        """Book bare use, without claims: whole devices, shares, and capacity in nanos."""
+        """Enter bare use, without claims: whole devices, shares, and capacity in nanos."""
         undos = [self.ledger.take(owner, {device: Hold((), {})}) for device in dedicated]
         undos += [self.ledger.take(owner, {device: Hold((share,), {})}) for device, share in shares]
         undos += [self.ledger.take(owner, {device: Hold(("",), amounts)}) for device, amounts in consumed]
@@ -301,7 +301,7 @@ class Allocator:
         record = self._pools.get(pool_id)
         if record is None:
             return
-        for node in record.book(device, use):
+        for node in record.set_use(device, use):
             if node:
                 self._note(node)
             else:
@@ -462,7 +462,7 @@ class Allocator:
 
     def _compile_in_time(self, claims: Sequence[ResourceClaim]) -> None:
         """Leave it to the caller if the expressions of claims take long to compile. Raises PendingWork."""
-        if self.evaluation_budget.room is None:
+        if self.evaluation_budget.cost_left is None:
             return
         missing = [
             (text, is_derived)

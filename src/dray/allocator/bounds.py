@@ -277,13 +277,13 @@ def _too_few_in_counters(search: SearchState, demands: list[Demand]) -> bool:
     if not union & (problem.consumers | problem.shared) or not (problem.draws or problem.shared):
         return False
     total = sum(demand.wanted for demand in relevant)
-    room = (union & ~problem.consumers & ~problem.shared).bit_count()
+    places = (union & ~problem.consumers & ~problem.shared).bit_count()
     least: dict[int, dict[int, int]] = {}  # first counter set -> counter -> smallest draw
     members: dict[int, int] = {}
     for position in positions(union & problem.consumers & ~problem.shared):
         draws = problem.draws.get(position)
         if not draws:
-            room += 1
+            places += 1
             continue
         counter_set = problem.counter_set_of[draws[0][0]]
         members[counter_set] = members.get(counter_set, 0) + 1
@@ -298,15 +298,15 @@ def _too_few_in_counters(search: SearchState, demands: list[Demand]) -> bool:
         bound = members[counter_set]
         for counter, nanos in smallest.items():
             bound = min(bound, search.left[counter] // nanos)
-        room += bound
-        if room >= total:
+        places += bound
+        if places >= total:
             return False
     # Each request takes a shared device at most once.
     for position in positions(union & problem.shared):
-        room += _shares(search, relevant, position)
-        if room >= total:
+        places += _shares(search, relevant, position)
+        if places >= total:
             return False
-    return room < total
+    return places < total
 
 
 def _overdrawing(search: SearchState, mask: int) -> int:

@@ -51,31 +51,31 @@ class PendingSearch(PendingWork):
 class EvaluationBudget:
     """How much of slow expressions and of searches is done before a query is answered."""
 
-    __slots__ = ("is_over", "room")
+    __slots__ = ("cost_left", "is_over")
 
     def __init__(self) -> None:
-        self.room: int | None = None  # for expressions, in units of cost; None: as much as it takes
+        self.cost_left: int | None = None  # for expressions, in units of cost; None: as much as it takes
         self.is_over: Callable[[], bool] | None = (
             None  # whether a search has taken long enough; None: it may go on
         )
 
     def allows(self, cost: int) -> bool:
         """Return whether so much may be spent now, and spend it."""
-        if self.room is None:
+        if self.cost_left is None:
             return True
-        if cost > self.room:
+        if cost > self.cost_left:
             return False
-        self.room -= cost
+        self.cost_left -= cost
         return True
 
     @contextmanager
-    def limited(self, room: int, is_over: Callable[[], bool] | None = None) -> Iterator[None]:
+    def limited(self, cost: int, is_over: Callable[[], bool] | None = None) -> Iterator[None]:
         """Limit what is done inside: expressions by their cost, searches by a clock of the caller's."""
-        self.room, self.is_over = room, is_over
+        self.cost_left, self.is_over = cost, is_over
         try:
             yield
         finally:
-            self.room = self.is_over = None
+            self.cost_left = self.is_over = None
 
 
 class _Alone:

@@ -110,7 +110,7 @@ class PoolView:
         uses = record.uses()
         if uses:
             for name, use in uses.items():
-                self.book(name, use)
+                self.set_use(name, use)
 
     @property
     def is_usable(self) -> bool:
@@ -121,7 +121,7 @@ class PoolView:
         """Return the identity of the device at a bit."""
         return DeviceId(self.id[0], self.id[1], self.devices[bit].name)
 
-    def book(self, name: str, use: DeviceUse | None) -> None:
+    def set_use(self, name: str, use: DeviceUse | None) -> None:
         """Take over what the ledger says about one device of the pool, here or on other nodes."""
         bit = self.bit_by_name.get(name)
         if bit is not None:
@@ -350,14 +350,14 @@ class PoolRecord:
         self._generations.clear()
         self._newest = None
 
-    def book(self, name: str, use: DeviceUse | None) -> list[str]:
+    def set_use(self, name: str, use: DeviceUse | None) -> list[str]:
         """Pass a change of the ledger on; return the nodes concerned, "" among them means: many."""
         has_counters = any(v is not None and v.counter_sets for v in self._views.values())
         views = self._views.values() if has_counters else self._views_by_device.get(name, ())
         nodes = []
         for view in views:
             if view is not None:
-                view.book(name, use)
+                view.set_use(name, use)
                 nodes.append(view.node)
         return nodes
 

@@ -228,7 +228,9 @@ class CachedQuery:
         pool_class = self.node_classes.pool_class(pool)
         found = self._matches.get((self._number, pool_class))
         if found is None:
-            if self.budget.room is not None and not self.budget.allows(unevaluated_cost(self.compiled, pool)):
+            if self.budget.cost_left is not None and not self.budget.allows(
+                unevaluated_cost(self.compiled, pool)
+            ):
                 raise PendingWork(partial(self._match, pool_class, pool))
             found = self._match(pool_class, pool)
         return found

@@ -28,10 +28,10 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 
 from dray.cel import pysyntax as py
-from dray.cel.codegen_base import COST, DEVICE, LIMIT, ROOM_LEFT, NotCompiledError
+from dray.cel.codegen_base import COST, DEVICE, LIMIT, MEMORY_LEFT, NotCompiledError
 from dray.cel.codegen_loops import LoopWriter
 from dray.cel.device import DeviceInput
-from dray.cel.memory import ROOM
+from dray.cel.memory import MEMORY_LIMIT
 from dray.cel.syntax import Node
 
 # Of a device and a cost limit: the value, and the cost if the function counts.
@@ -64,6 +64,6 @@ class _Generator(LoopWriter):
             cost = py.load(COST)
             body.insert(0, py.assign(COST, py.constant(0)))
         if self.uses_memory:
-            body.insert(0, py.assign(ROOM_LEFT, py.constant(ROOM)))
+            body.insert(0, py.assign(MEMORY_LEFT, py.constant(MEMORY_LIMIT)))
         body.append(ast.Return(ast.Tuple([result, cost], ast.Load())))
         return ast.Module([py.function("selector", [DEVICE, LIMIT], body)], [])

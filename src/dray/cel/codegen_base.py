@@ -21,7 +21,7 @@ from dray.cel.values import MISSING
 
 COST = "cost"
 LIMIT = "limit"
-ROOM_LEFT = "room"
+MEMORY_LEFT = "memory_left"
 DEVICE = "device"
 MAX_BLOCKS = 12  # Python allows 20 nested loops and try statements in one function; a node adds up to 4
 MAX_FOLDED = 128  # characters or elements of a result that is computed when compiling
@@ -168,7 +168,7 @@ class CodeWriter:
         body, _ = self.apart(action)
         uses_memory, self.uses_memory = self.uses_memory, self.uses_memory or before
         self._blocks = blocks
-        outer = [ROOM_LEFT] if uses_memory else []
+        outer = [MEMORY_LEFT] if uses_memory else []
         if self.counting:
             outer += [COST, *delayed]
             self._delayed = delayed

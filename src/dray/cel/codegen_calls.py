@@ -14,7 +14,7 @@ from dray.cel.codegen_base import (
     DIRECT_TYPES,
     MAX_BLOCKS,
     MAX_FOLDED,
-    ROOM_LEFT,
+    MEMORY_LEFT,
     Code,
     NotCompiledError,
     Scope,
@@ -24,7 +24,7 @@ from dray.cel.errors import CelError, Fault
 from dray.cel.functions import implementation
 from dray.cel.interpreter import member_key, not_equal
 from dray.cel.kinds import CelType
-from dray.cel.memory import OUTGROWING, room_after
+from dray.cel.memory import OUTGROWING, memory_left_after
 from dray.cel.ranges import LIST_BASE, MAP_BASE
 from dray.cel.syntax import Call, Fold, Ident, ListNode, Literal, MapNode, Node, Select
 from dray.cel.values import MISSING, equal, size_of
@@ -284,7 +284,7 @@ class CallWriter(AccessWriter):
             return value
         self.uses_memory = True
         value = self.stored(value)
-        self.emit(py.assign(ROOM_LEFT, self.invoke(room_after, value, py.load(ROOM_LEFT))))
+        self.emit(py.assign(MEMORY_LEFT, self.invoke(memory_left_after, value, py.load(MEMORY_LEFT))))
         return value
 
     def _price(

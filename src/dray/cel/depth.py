@@ -1,4 +1,4 @@
-"""Room for deep expressions.
+"""A deeper stack for deep expressions.
 
 The language allows nesting of 250 levels, which takes more Python frames than the
 interpreter grants by default. Frames of Python functions live on the heap, so more
@@ -14,11 +14,11 @@ from typing import TypeVar
 Result = TypeVar("Result")
 _FRAMES = 30_000  # 250 levels at up to a dozen frames each, with plenty to spare
 _USUAL = sys.getrecursionlimit()
-_users: list[None] = []  # one for each action that needs the room now, in whatever thread
+_users: list[None] = []  # one for each action that needs the deeper stack now, in whatever thread
 
 
 def with_room(action: Callable[[], Result]) -> Result:
-    """Run an action; if it is too deep for the current limit, run it again with more room."""
+    """Run an action; if it is too deep for the current limit, run it again with a deeper stack."""
     try:
         return action()
     except RecursionError:

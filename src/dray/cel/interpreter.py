@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from dray.cel.call_costs import actual_call_cost, is_plain
 from dray.cel.errors import CostLimitError, Fault
 from dray.cel.macros import ACCUMULATOR
-from dray.cel.memory import OUTGROWING, ROOM, room_after
+from dray.cel.memory import MEMORY_LIMIT, OUTGROWING, memory_left_after
 from dray.cel.ranges import LIST_BASE, MAP_BASE
 from dray.cel.values import (
     MISSING,
@@ -53,12 +53,12 @@ class Failure:
 class Meter:
     """Counts the cost of one evaluation."""
 
-    __slots__ = ("_present", "cost", "limit", "room", "stack")
+    __slots__ = ("_present", "cost", "limit", "memory_left", "stack")
 
     def __init__(self, limit: int = RUN_TIME_LIMIT) -> None:
         self.cost = 0
         self.limit = limit
-        self.room = ROOM
+        self.memory_left = MEMORY_LIMIT
         self.stack: list[tuple[int, object]] = []
         # How often each id is on the stack: spares the search for what is not there.
         self._present: dict[int, int] = {}
@@ -66,7 +66,7 @@ class Meter:
     def restart(self, cost: int) -> None:
         """Forget the values; used when an evaluation begins again."""
         self.cost = cost
-        self.room = ROOM
+        self.memory_left = MEMORY_LIMIT
         self.stack.clear()
         self._present.clear()
 
@@ -201,7 +201,7 @@ class CallStep(Step):
         value = self._value(frame)
         meter = frame.meter
         if self.outgrows_cost and type(value) is not Growing:
-            meter.room = room_after(value, meter.room)
+            meter.memory_left = memory_left_after(value, meter.memory_left)
         args = meter.take([arg.id for arg in self.args])
         if args is None:
             cost = 0

@@ -13,16 +13,16 @@ import sys
 
 from dray.cel.errors import CostLimitError
 
-ROOM = 256 << 20  # bytes
+MEMORY_LIMIT = 256 << 20  # bytes
 OUTGROWING = frozenset({"_+_", "replace", "join", "format", "flatten", "strings.quote"})
 _SMALL = 4096  # bytes; as many of these as the cost limit allows are no danger
 
 
-def room_after(value: object, room: int) -> int:
+def memory_left_after(value: object, left: int) -> int:
     """Return what is left of the budget after a value was made; raise CostLimitError if nothing is."""
     size = sys.getsizeof(value)
     if size > _SMALL:
-        room -= size
-        if room < 0:
+        left -= size
+        if left < 0:
             raise CostLimitError("operation cancelled: values take too much memory")
-    return room
+    return left

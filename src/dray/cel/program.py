@@ -244,10 +244,10 @@ _COPYING = ("optMap", "optFlatMap")  # write their receiver twice, so a short te
 
 def takes_long(expressions: Iterable[str]) -> bool:
     """Return whether compiling these expressions may take longer than an event loop should wait."""
-    room = _LONG
+    left = _LONG
     for expression in expressions:
-        room -= len(expression)
-        if room < 0 or any(name in expression for name in _COPYING):
+        left -= len(expression)
+        if left < 0 or any(name in expression for name in _COPYING):
             return True
     return False
 

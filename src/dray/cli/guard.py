@@ -198,7 +198,7 @@ async def _serve(
 
 
 async def _lead(election: LeaderElection, guard: Guard) -> None:
-    """Judge whenever the lease is ours; each time begins with an empty book, and with fences."""
+    """Judge whenever the lease is ours; each time begins with an empty record, and with fences."""
 
     async def lead() -> None:
         if election.is_new:

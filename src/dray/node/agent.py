@@ -26,7 +26,7 @@ from dray.host.private_files import close_tree, make_private_folder
 from dray.node.access import Access
 from dray.node.cdi import DEFAULT_DIRS, CdiRegistry
 from dray.node.checkpoint import FILE_NAME, CheckpointFile, CorruptCheckpointError
-from dray.node.claims import ClaimBook
+from dray.node.claims import ClaimRecords
 from dray.node.environment import PodEnvironment
 from dray.node.health import DeviceHealthBoard
 from dray.node.machine import Backoff, Stage
@@ -73,8 +73,8 @@ class Agent:
         self._client = client
         root = settings.root
         self.metrics = AgentMetrics(settings.name)
-        self.book = ClaimBook()
-        self.checkpoint = CheckpointFile(root / FILE_NAME, lambda: list(self.book.infos.values()))
+        self.records = ClaimRecords()
+        self.checkpoint = CheckpointFile(root / FILE_NAME, lambda: list(self.records.infos.values()))
         self.health = DeviceHealthBoard(lambda changed: self.pods.report_devices(changed))
         self.plugins = PluginRegistry(
             root / "plugins_registry",
@@ -84,7 +84,7 @@ class Agent:
             wipe_after_seconds=settings.wipe_after_seconds,
         )
         self.keeper = ClaimKeeper(
-            client, self.plugins, self.book, self.checkpoint, steps=steps, observe=self.metrics.observe
+            client, self.plugins, self.records, self.checkpoint, steps=steps, observe=self.metrics.observe
         )
         self.pods = PodRunner(
             client,
@@ -136,7 +136,7 @@ class Agent:
             stack.push_async_callback(self.pods.close)
             if settings.serves:
                 await self.server.start(settings.port)
-                service = PodResourcesService(self.book, self._active_pods)
+                service = PodResourcesService(self.records, self._active_pods)
                 await stack.enter_async_context(
                     serve_pod_resources(settings.root / "pod-resources" / "kubelet.sock", service)
                 )
@@ -166,7 +166,7 @@ class Agent:
 
     def _restore(self) -> None:
         try:
-            self.book.restore(self.checkpoint.load())
+            self.records.restore(self.checkpoint.load())
         except CorruptCheckpointError as error:
             log.error("%s. The record will be rebuilt from the API server.", error)
             self._is_checkpoint_lost = True
@@ -186,7 +186,7 @@ class Agent:
         )
         while True:
             await self.keeper.reconcile(self.pods.active_uids())
-            self.metrics.claims_in_use.set(len(self.book.infos))
+            self.metrics.claims_in_use.set(len(self.records.infos))
             # A driver that registers may be the one that the claims of a pod that is gone wait for.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.reconcile_seconds):

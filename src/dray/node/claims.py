@@ -1,6 +1,6 @@
-"""Which pods of this node hold which claims, and what drivers made of them: the book, without I/O.
+"""Which pods of this node hold which claims, and what drivers made of them: the records, without I/O.
 
-A claim enters the book when the first pod reserves it and leaves when the last
+A claim is recorded when the first pod reserves it and leaves when the last
 pod has released it and every driver has unprepared it. Pods may share a claim;
 the second finds it prepared. The rules are kubelet's:
 
@@ -72,7 +72,7 @@ class ClaimRefused(Exception):
     """The claim cannot be used now; the text says why, and trying later may help."""
 
 
-class ClaimBook:
+class ClaimRecords:
     """All claims of this node."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class ClaimBook:
         self.infos.pop(key, None)
 
     def give_up_unpreparing(self, key: ClaimKey) -> None:
-        """A driver failed: the claim stays in the book and may be unprepared again."""
+        """A driver failed: the claim stays in the records and may be unprepared again."""
         if key in self.infos:
             self.infos[key].is_unpreparing = False
 

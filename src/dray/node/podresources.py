@@ -19,15 +19,15 @@ from dray.api.rpc.generated import podresources_v1_pb2_grpc as services
 from dray.host.files import PRIVATE_FILE
 from dray.host.private_files import make_private_folder
 from dray.host.sockets import serving_at
-from dray.node.claims import ClaimBook
+from dray.node.claims import ClaimRecords
 from dray.node.preparing import container_references
 
 
 class PodResourcesService:
-    """PodResourcesLister over the claim book."""
+    """PodResourcesLister over the claim records."""
 
-    def __init__(self, book: ClaimBook, pods: Callable[[], Iterable[RunPod]]) -> None:
-        self._book = book
+    def __init__(self, records: ClaimRecords, pods: Callable[[], Iterable[RunPod]]) -> None:
+        self._records = records
         self._pods = pods
 
     async def List(self, request: Any, context: Any) -> Any:  # noqa: N802 (gRPC's name)
@@ -56,7 +56,7 @@ class PodResourcesService:
             container = found.containers.add(name=spec.name)
             for key, request in container_references(pod, spec.name):
                 resource = container.dynamic_resources.add(claim_name=key.name, claim_namespace=key.namespace)
-                for driver, device in self._book.devices_for(key, request):
+                for driver, device in self._records.devices_for(key, request):
                     entry = resource.claim_resources.add(
                         driver_name=driver, pool_name=device.pool, device_name=device.device
                     )

@@ -395,7 +395,7 @@ class PodRunner:
 
     def report_devices(self, changed: set[DeviceId]) -> None:
         """Write the status of the pods that hold a device whose health changed."""
-        for info in self._keeper.book.infos.values():
+        for info in self._keeper.records.infos.values():
             devices = {
                 DeviceId(driver, device.pool, device.device)
                 for driver, held in info.devices_by_driver.items()
@@ -460,7 +460,7 @@ class PodRunner:
         references = container_references(pod, container)
         for used, (key, request) in zip(spec.resources.claims, references, strict=False):
             resources = []
-            for driver, device in self._keeper.book.devices_for(key, request):
+            for driver, device in self._keeper.records.devices_for(key, request):
                 health = self._health.of(DeviceId(driver, device.pool, device.device))
                 if health is None:
                     continue

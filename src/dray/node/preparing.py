@@ -2,12 +2,12 @@
 
 Prepare, for one pod:
 
-    read every claim and judge it  →  reserve all in the book  →  checkpoint
+    read every claim and judge it  →  reserve all in the records  →  checkpoint
     →  call each driver once, with all its claims  →  enter the answers  →  checkpoint  →  prepared
 
 The first step touches nothing, so a pod with one bad claim leaves no trace. The
 checkpoint comes before the calls: a driver may have prepared what we never heard
-of, and after a crash the book says whom to ask. Release is the same backwards:
+of, and after a crash the records say whom to ask. Release is the same backwards:
 
     call each driver for claims that the pod was the last to hold  →  strike out  →  checkpoint
 
@@ -28,7 +28,7 @@ from dray.api.resource import AllocationResult, DeviceRequestAllocationResult, R
 from dray.client import Client, ClientError, Forbidden, NotFound
 from dray.client.resources import CLAIMS, PODS
 from dray.node.checkpoint import CheckpointFile
-from dray.node.claims import ClaimBook, ClaimFacts, ClaimInfo, ClaimKey, ClaimRefused, group_by_driver
+from dray.node.claims import ClaimFacts, ClaimInfo, ClaimKey, ClaimRecords, ClaimRefused, group_by_driver
 from dray.node.plugins import PluginError, PluginRegistry
 
 log = logging.getLogger("dray.node")
@@ -52,7 +52,7 @@ class ClaimKeeper:
         self,
         client: Client,
         registry: PluginRegistry,
-        book: ClaimBook,
+        records: ClaimRecords,
         checkpoint: CheckpointFile,
         *,
         steps: Steps = no_steps,
@@ -60,7 +60,7 @@ class ClaimKeeper:
     ) -> None:
         self._client = client
         self._registry = registry
-        self.book = book
+        self.records = records
         self._checkpoint = checkpoint
         self._step = steps
         self._observe = observe
@@ -74,7 +74,7 @@ class ClaimKeeper:
         is_ok = False
         try:
             facts = await self._judge(pod)
-            needed = self.book.reserve(pod.metadata.uid, facts)
+            needed = self.records.reserve(pod.metadata.uid, facts)
             self._step("prepare:reserved")
             await self._checkpoint.commit()
             self._step("prepare:checkpointed")
@@ -83,7 +83,7 @@ class ClaimKeeper:
             await self._checkpoint.commit()
             self._step("prepare:answered")
             for fact in needed:
-                self.book.mark_prepared(fact.key)
+                self.records.mark_prepared(fact.key)
             is_ok = True
         except (ClaimRefused, PluginError, ClientError, OSError) as error:
             raise ClaimsUnusable(str(error)) from error
@@ -120,11 +120,11 @@ class ClaimKeeper:
                 if isinstance(answer, str):
                     errors.append(f"claim {fact.key}: driver {driver}: {answer}")
                 else:
-                    self.book.record(fact.key, driver, answer)
+                    self.records.record(fact.key, driver, answer)
             if errors:
                 raise ClaimRefused("; ".join(errors))
 
-        # All drivers are let finish even if one fails: their answers belong in the book.
+        # All drivers are let finish even if one fails: their answers belong in the records.
         outcomes = await asyncio.gather(
             *(call(driver, mine) for driver, mine in group_by_driver(claims).items()), return_exceptions=True
         )
@@ -141,7 +141,7 @@ class ClaimKeeper:
         lock = self._releasing.setdefault(pod_uid, asyncio.Lock())
         try:
             async with lock:
-                last = self.book.release(pod_uid)
+                last = self.records.release(pod_uid)
                 try:
                     await self._call_unprepare(last)
                 finally:
@@ -176,16 +176,16 @@ class ClaimKeeper:
         self._step("release:called")
         for key, texts in errors.items():
             if texts:
-                self.book.give_up_unpreparing(key)
+                self.records.give_up_unpreparing(key)
             else:
-                self.book.forget(key)
+                self.records.forget(key)
         failed = [text for texts in errors.values() for text in texts]
         if failed:
             raise ClaimRefused("; ".join(failed))
 
     async def reconcile(self, active_pod_uids: Iterable[str]) -> None:
         """Release claims of pods that are no longer active here; failures are tried again next time."""
-        for pod_uid in self.book.pods() - set(active_pod_uids):
+        for pod_uid in self.records.pods() - set(active_pod_uids):
             try:
                 await self.release(pod_uid)
                 log.info("released claims of pod %s, which is gone", pod_uid)
@@ -193,7 +193,7 @@ class ClaimKeeper:
                 log.warning("claims of pod %s, which is gone, are not released yet: %s", pod_uid, error)
 
     async def rebuild(self, node_name: str) -> None:
-        """Refill an empty book from the API server, after the checkpoint was lost; tries until the server answers.
+        """Refill empty records from the API server, after the checkpoint was lost; tries until the server answers.
 
         Entered are the allocated claims of every pod that is bound to this node, whichever
         driver and pool their devices are from; and, where the account may list claims
@@ -210,7 +210,7 @@ class ClaimKeeper:
                 log.warning("the record of claims is not rebuilt yet: %s; again in %.1f s", error, pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, 10.0)
-        self.book.restore(infos.values())
+        self.records.restore(infos.values())
         await self._checkpoint.commit()
         log.warning("rebuilt the record of claims from the API server: %d claims", len(infos))
 
@@ -249,11 +249,11 @@ class ClaimKeeper:
 
     def cdi_ids(self, pod: RunPod, container: str) -> list[str]:
         """Return the CDI names of exactly the devices that a container may see."""
-        return self.book.cdi_ids(container_references(pod, container))
+        return self.records.cdi_ids(container_references(pod, container))
 
     def all_cdi_ids(self, pod: RunPod) -> list[str]:
         """Return the CDI names of all devices of the pod, also of those that no container refers to."""
-        return self.book.cdi_ids([(key, "") for key, _ in claim_names(pod)])
+        return self.records.cdi_ids([(key, "") for key, _ in claim_names(pod)])
 
 
 def claim_names(pod: RunPod) -> Iterable[tuple[ClaimKey, bool]]:

@@ -155,7 +155,7 @@ class Devices:
     # --- what is in use -------------------------------------------------------
 
     def set_claim(self, claim: ResourceClaim, before: ResourceClaim | None) -> bool:
-        """Book what the claim holds; return whether devices were freed."""
+        """Enter what the claim holds; return whether devices were freed."""
         self.allocator.set_claim(claim)
         old = before.status.allocation if before is not None else None
         if old is None or old == claim.status.allocation:

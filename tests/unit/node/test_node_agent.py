@@ -95,10 +95,12 @@ async def test_a_pod_gets_its_device_runs_and_gives_it_back(cluster):
         status = cluster.status()
         assert status["containerStatuses"][0]["state"]["running"]
         assert {c["type"]: c["status"] for c in status["conditions"]}["Ready"] == "True"
-        assert [str(info.key) for info in cluster.agent.book.held_by(uid)] == ["default/reader-light"]
+        assert [str(key) for key, info in cluster.agent.records.infos.items() if uid in info.pod_uids] == [
+            "default/reader-light"
+        ]
         await cluster.delete(grace=1)
         await cluster.gone()
-        assert cluster.agent.book.infos == {}
+        assert cluster.agent.records.infos == {}
         assert [call[0] for call in cluster.driver.calls] == ["prepare", "unprepare"]
         await eventually(lambda: not list((cluster.folder / "containers").glob("*")))
 
@@ -165,7 +167,7 @@ async def test_a_pod_with_one_bad_claim_leaves_no_trace(cluster, change, message
         change(bad)
         cluster.api.put(claim_path("bad"), bad)
         await eventually(lambda: any(message in text for text in cluster.events()), what=message)
-        assert cluster.agent.book.infos == {}
+        assert cluster.agent.records.infos == {}
         assert cluster.driver.calls == []
         assert cluster.status()["phase"] == "Pending"
         await cluster.delete()
@@ -316,7 +318,7 @@ async def test_pods_deleted_while_no_agent_was_there_are_cleaned_up(cluster):
             await cluster.phase("Running")
         await cluster.delete(grace=0)
         async with running_agent(cluster.api.client(), cluster.settings) as agent:
-            await eventually(lambda: agent.book.infos == {}, what="claims released")
+            await eventually(lambda: agent.records.infos == {}, what="claims released")
             await eventually(lambda: not list((cluster.folder / "containers").glob("*")))
 
 
@@ -333,7 +335,7 @@ async def test_a_corrupt_checkpoint_is_rebuilt_from_the_api_server(cluster, capl
         await cluster.delete("goes", grace=0)
         async with running_agent(cluster.api.client(), cluster.settings) as agent:
             await eventually(
-                lambda: [str(key) for key in agent.book.infos] == ["default/stays-light"], what="rebuilt"
+                lambda: [str(key) for key in agent.records.infos] == ["default/stays-light"], what="rebuilt"
             )
         assert "damaged" in caplog.text
         assert ("unprepare", "goes-light", [{"lit": "lamp-1"}]) in cluster.driver.calls
@@ -357,7 +359,7 @@ async def test_after_a_lost_checkpoint_claims_of_any_pool_are_released(cluster, 
             monkeypatch.setattr(cluster.api, "_list", forbid_listing_claims(cluster.api._list))
         async with running_agent(cluster.api.client(), cluster.settings) as agent:
             await cluster.gone("goes")
-            assert [str(key) for key in agent.book.infos] == ["default/stays-light"]
+            assert [str(key) for key in agent.records.infos] == ["default/stays-light"]
         unprepared = [call[1] for call in cluster.driver.calls if call[0] == "unprepare"]
         assert unprepared == ["goes-light"]
 

@@ -172,7 +172,7 @@ async def test_a_pod_waits_while_the_disk_is_full_and_runs_when_it_is_not(tmp_pa
         await asyncio.sleep(0.5)
         is_full = False
         await cluster.gone()
-        assert cluster.agent.book.infos == {}
+        assert cluster.agent.records.infos == {}
 
 
 async def test_a_driver_without_space_refuses_and_recovers(tmp_path, monkeypatch):

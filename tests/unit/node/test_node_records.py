@@ -1,4 +1,4 @@
-"""The claim book, its checkpoint in kubelet's format, logs, environment, health."""
+"""The claim records, its checkpoint in kubelet's format, logs, environment, health."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from dray.api.podspec import RunContainer, RunPod
 from dray.api.rpc.generated import health_v1_pb2
 from dray.devices import DeviceId
 from dray.node import checkpoint
-from dray.node.claims import ClaimBook, ClaimFacts, ClaimInfo, ClaimKey, ClaimRefused, HeldDevice
+from dray.node.claims import ClaimFacts, ClaimInfo, ClaimKey, ClaimRecords, ClaimRefused, HeldDevice
 from dray.node.environment import PodEnvironment, expand
 from dray.node.health import DeviceHealthBoard
 from dray.node.logs import LogFile, LogPump, LogQuery, log_time, read_log
@@ -23,53 +23,55 @@ KEY = ClaimKey("default", "light")
 FACTS = ClaimFacts(KEY, "uid", ["lamp.example.com"])
 
 
-# --- book -----------------------------------------------------------------------
+# --- records -----------------------------------------------------------------------
 
 
 def test_a_claim_is_prepared_for_the_first_pod_and_ready_for_the_second():
-    book = ClaimBook()
-    assert book.reserve("pod-1", [FACTS]) == [FACTS]
-    book.record(KEY, "lamp.example.com", [HeldDevice("pool", "lamp-0")])
-    book.mark_prepared(KEY)
-    assert book.reserve("pod-2", [FACTS]) == []
-    assert book.release("pod-1") == []
-    (last,) = book.release("pod-2")
+    records = ClaimRecords()
+    assert records.reserve("pod-1", [FACTS]) == [FACTS]
+    records.record(KEY, "lamp.example.com", [HeldDevice("pool", "lamp-0")])
+    records.mark_prepared(KEY)
+    assert records.reserve("pod-2", [FACTS]) == []
+    assert records.release("pod-1") == []
+    (last,) = records.release("pod-2")
     assert last.key == KEY
 
 
 def test_reserving_is_all_or_nothing():
-    book = ClaimBook()
-    book.reserve("pod-1", [FACTS])
+    records = ClaimRecords()
+    records.reserve("pod-1", [FACTS])
     other = ClaimFacts(ClaimKey("default", "other"), "x", [])
     with pytest.raises(ClaimRefused, match="older claim of that name"):
-        book.reserve("pod-2", [other, ClaimFacts(KEY, "another-uid", [])])
-    assert list(book.infos) == [KEY]
-    assert book.infos[KEY].pod_uids == {"pod-1"}
+        records.reserve("pod-2", [other, ClaimFacts(KEY, "another-uid", [])])
+    assert list(records.infos) == [KEY]
+    assert records.infos[KEY].pod_uids == {"pod-1"}
 
 
 def test_a_claim_that_is_being_unprepared_cannot_be_reserved():
-    book = ClaimBook()
-    book.reserve("pod-1", [FACTS])
-    book.release("pod-1")
+    records = ClaimRecords()
+    records.reserve("pod-1", [FACTS])
+    records.release("pod-1")
     with pytest.raises(ClaimRefused, match="being unprepared"):
-        book.reserve("pod-2", [FACTS])
-    book.give_up_unpreparing(KEY)
-    assert book.reserve("pod-2", [FACTS]) == [FACTS]  # prepared anew, since somebody may have half undone it
+        records.reserve("pod-2", [FACTS])
+    records.give_up_unpreparing(KEY)
+    assert records.reserve("pod-2", [FACTS]) == [
+        FACTS
+    ]  # prepared anew, since somebody may have half undone it
 
 
 def test_devices_are_chosen_by_request():
-    book = ClaimBook()
-    book.reserve("pod", [FACTS])
+    records = ClaimRecords()
+    records.reserve("pod", [FACTS])
     devices = [
         HeldDevice("p", "a", requests=("left",), cdi_device_ids=("v/c=a",)),
         HeldDevice("p", "b", requests=("right",), cdi_device_ids=("v/c=b",)),
         HeldDevice("p", "c", requests=(), cdi_device_ids=("v/c=c",)),
     ]
-    book.record(KEY, "lamp.example.com", devices)
-    assert book.cdi_ids([(KEY, "left")]) == ["v/c=a", "v/c=c"]
-    assert book.cdi_ids([(KEY, "right"), (KEY, "left")]) == ["v/c=b", "v/c=c", "v/c=a"]
-    assert book.cdi_ids([(KEY, "")]) == ["v/c=a", "v/c=b", "v/c=c"]
-    assert book.cdi_ids([(ClaimKey("default", "unknown"), "")]) == []
+    records.record(KEY, "lamp.example.com", devices)
+    assert records.cdi_ids([(KEY, "left")]) == ["v/c=a", "v/c=c"]
+    assert records.cdi_ids([(KEY, "right"), (KEY, "left")]) == ["v/c=b", "v/c=c", "v/c=a"]
+    assert records.cdi_ids([(KEY, "")]) == ["v/c=a", "v/c=b", "v/c=c"]
+    assert records.cdi_ids([(ClaimKey("default", "unknown"), "")]) == []
 
 
 # --- checkpoint -----------------------------------------------------------------

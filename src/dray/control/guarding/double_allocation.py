@@ -9,25 +9,25 @@ stored, at revision `base`. The write is a compare-and-swap: it lands only if th
 still, else the API server looks again and *asks again*. So a write that was admitted is in one
 of three states: it landed (the claim is at a later revision and holds the allocation), it is
 dead (the claim is at a later revision, or gone, without it), or it is in flight (the claim is at
-`base`). The judge keeps a book of
+`base`). The judge keeps a record of
 
   * what each claim holds according to the cache (list and watch, always some time behind), and
   * every admitted write until the cache shows the claim beyond its `base`, or gone.
 
 Claim: at any moment, every allocation that is stored, and every one that may still land, is in
-the book. For take an admitted write W on claim X with base b, whose allocation is stored now.
+the record. For take an admitted write W on claim X with base b, whose allocation is stored now.
 W made the first revision of X after b. If the cache shows X beyond b, then it shows a state at or
 after W, and as the allocation is still there, the cache shows it. If the cache shows X at b or
-earlier (or not at all yet), W's entry is still in the book. And if W may still land, X is at b, so
+earlier (or not at all yet), W's entry is still in the record. And if W may still land, X is at b, so
 the cache cannot show it beyond b, and the entry is still there as well. How far the cache
 lags does not matter.
 
-A write is admitted only if it goes together with all the rest of the book. The rules (`dray.devices.conflicts`:
+A write is admitted only if it goes together with all the rest of the record. The rules (`dray.devices.conflicts`:
 one claim for an exclusive device, sums below limits, a common compatibility group) are monotone: what
-holds for a set holds for every subset. What is stored is a subset of the book, so it keeps the rules,
+holds for a set holds for every subset. What is stored is a subset of the record, so it keeps the rules,
 always.
 
-Of one claim the book may hold several states: the one of the cache and several in flight. They
+Of one claim the record may hold several states: the one of the cache and several in flight. They
 are alternatives, one at most is true, so they do not compete with each other; against other claims
 each of them counts (for amounts: the largest).
 
@@ -83,7 +83,7 @@ class Flight:
 
 
 class Judge:
-    """The book of what is and what may come; see the module docstring. Not for several threads."""
+    """The record of what is and what may come; see the module docstring. Not for several threads."""
 
     def __init__(self) -> None:
         self.occupancy: Occupancy[Device] = Occupancy()
@@ -161,7 +161,7 @@ class Judge:
     # --- judging ----------------------------------------------------------------
 
     def admit(self, write: Write, now: float, *, is_dry_run: bool = False) -> Refused | None:
-        """Enter a write into the book and return None, or say why it may not land.
+        """Enter a write into the record and return None, or say why it may not land.
 
         A dry run is judged and not entered: it never lands.
         """

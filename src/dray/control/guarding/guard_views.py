@@ -1,7 +1,7 @@
 """Claims, slices and admission reviews, as far as the guard reads them.
 
 A field that is not named here cannot make an object unreadable: a claim that the guard could not
-decode would be a hole in its book.
+decode would be a hole in its record.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ every object of a namespace that has a quota; it is filled at the first question
 and follows every committed write.
 
 Between the judgement and the commit of a write lies an `await`, in which other
-writes are judged. So a judged creation is booked at once as pending; the booking
+writes are judged. So a judged creation is counted at once as pending; the entry
 becomes real when the object is committed, or lapses.
 """
 
@@ -28,7 +28,7 @@ from dray.server.admission.quota_usage import PODS, concerns, container_names_se
 from dray.server.requests import Call, Reader
 
 # Long enough for the slowest commit, short enough that a failed write frees its share soon.
-BOOKING_LIFE = timedelta(seconds=5)
+PENDING_LIFE = timedelta(seconds=5)
 _MUST_SPECIFY = {"cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"}
 
 # Written often and told to nobody: counted afresh when a quota names them.
@@ -51,7 +51,7 @@ class ResourceQuota(BasePlugin):
     reader: Reader
     now: Callable[[], datetime]
     name: str = "ResourceQuota"
-    _books: dict[tuple[str, str, str], dict[str, Entry]] = field(
+    _entries: dict[tuple[str, str, str], dict[str, Entry]] = field(
         default_factory=dict
     )  # (ns, group, resource)
 
@@ -73,45 +73,48 @@ class ResourceQuota(BasePlugin):
             return
         placed = {**new, "metadata": {**(new.get("metadata") or {}), "namespace": namespace}}
         usage = usage_of(group, resource, placed, self.reader)
-        book = self._book(namespace, group, resource)
+        entries = self._entries_of(namespace, group, resource)
         name = placed["metadata"].get("name", "")
-        charged, others = usage, [entry for key, entry in book.items() if key != name]
+        charged, others = usage, [entry for key, entry in entries.items() if key != name]
         if operation == "UPDATE" and old is not None:
             # Only what is asked for in addition is judged: a full quota must not stop other changes.
-            charged, others = _growth(usage, usage_of(group, resource, old, self.reader)), list(book.values())
+            charged, others = (
+                _growth(usage, usage_of(group, resource, old, self.reader)),
+                list(entries.values()),
+            )
         for quota in quotas:
             self._check(call, quota, placed, charged, others)
-        if operation == "CREATE" and not call.request.has("dryRun") and name not in book:
-            book[name] = Entry(placed, usage, self.now() + BOOKING_LIFE)
+        if operation == "CREATE" and not call.request.has("dryRun") and name not in entries:
+            entries[name] = Entry(placed, usage, self.now() + PENDING_LIFE)
 
     def observe(self, group: str, resource: str, old: JsonObject | None, new: JsonObject | None) -> None:
         """Follow a committed write on the books that are open."""
         self._quotas.observe(group, resource)
         metadata = (new or old or {}).get("metadata") or {}
-        book = self._books.get((metadata.get("namespace", ""), group, resource))
-        if book is None:
+        entries = self._entries.get((metadata.get("namespace", ""), group, resource))
+        if entries is None:
             return
         if new is None:
-            book.pop(metadata.get("name", ""), None)
+            entries.pop(metadata.get("name", ""), None)
         else:
-            book[metadata["name"]] = Entry(new, usage_of(group, resource, new, self.reader))
+            entries[metadata["name"]] = Entry(new, usage_of(group, resource, new, self.reader))
 
-    def _book(self, namespace: str, group: str, resource: str) -> dict[str, Entry]:
+    def _entries_of(self, namespace: str, group: str, resource: str) -> dict[str, Entry]:
         key = (namespace, group, resource)
-        book = self._books.get(key)
-        if book is None:
-            book = {
+        entries = self._entries.get(key)
+        if entries is None:
+            entries = {
                 thing["metadata"]["name"]: Entry(thing, usage_of(group, resource, thing, self.reader))
                 for thing in self.reader.list(group, resource, namespace)
             }
             if (group, resource) not in _NOT_FOLLOWED:
-                self._books[key] = book
-            return book
+                self._entries[key] = entries
+            return entries
         now = self.now()
-        lapsed = [name for name, entry in book.items() if entry.lapses is not None and entry.lapses < now]
+        lapsed = [name for name, entry in entries.items() if entry.lapses is not None and entry.lapses < now]
         for name in lapsed:
-            del book[name]
-        return book
+            del entries[name]
+        return entries
 
     def _check(
         self, call: Call, quota: JsonObject, new: JsonObject, usage: Amounts, others: Iterable[Entry]

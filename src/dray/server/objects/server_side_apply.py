@@ -21,7 +21,13 @@ from dray.api.schema import Type
 from dray.server.objects.object_versions import Versions
 from dray.server.objects.verb_handlers import Handlers, drop_duplicate_owners
 from dray.server.objects.write_strategies import reset_fields
-from dray.server.patch import Book, FieldConflicts, Ownership, read_book, write_book
+from dray.server.patch import (
+    FieldConflicts,
+    ManagedFields,
+    Ownership,
+    read_managed_fields,
+    write_managed_fields,
+)
 from dray.server.requests import (
     Call,
     Environment,
@@ -49,17 +55,17 @@ class FieldManagers:
     def track(self, call: Call, new: JsonObject, old: JsonObject | None) -> None:
         """Record in `new` (storage version) who wrote what."""
         metadata = new["metadata"]
-        if call.has_booked:
+        if call.has_managed_fields:
             return  # an apply already did
         given = metadata.pop("managedFields", None)
         is_reset = given == [] or given == [{}]
         known = (old or {}).get("metadata", {}).get("managedFields")
         if call.route.subresource:
-            book = read_book(known)
+            managed = read_managed_fields(known)
         elif is_reset:
-            book = {}
+            managed = {}
         else:
-            book = read_book(given, from_client=True) or read_book(known)
+            managed = read_managed_fields(given, from_client=True) or read_managed_fields(known)
         if is_reset and old is not None:
             return
         kind, version = call.route.kind, call.route.version
@@ -70,9 +76,9 @@ class FieldManagers:
         show = self.versions.outgoing
         live = None if old is None else show(kind, old, version)
         shown, now = show(kind, written, version), self.environment.timestamp()
-        book = self.rules(call).update(live, shown, book, manager_of(call), now)
-        if book:
-            metadata["managedFields"] = write_book(book)
+        managed = self.rules(call).update(live, shown, managed, manager_of(call), now)
+        if managed:
+            metadata["managedFields"] = write_managed_fields(managed)
 
     def rules(self, call: Call) -> Ownership:
         """Return the rules of apply for the kind and version of a request."""
@@ -115,7 +121,7 @@ class Applier:
 
     def __init__(self, handlers: Handlers, books: FieldManagers) -> None:
         self._handlers = handlers
-        self._books = books
+        self._managed_fields = books
 
     async def apply(self, call: Call) -> Response:
         """Merge a configuration into an object, or create the object from it."""
@@ -126,7 +132,7 @@ class Applier:
         def transform(old: JsonObject | None) -> JsonObject:
             return self._merged(call, old, config, options)
 
-        call.has_booked = True
+        call.has_managed_fields = True
         stored, created = await self._handlers.writer.update(
             call, transform, dry_run=options.dry_run, allow_create=not call.route.subresource
         )
@@ -190,12 +196,12 @@ class Applier:
         kind, version = call.route.kind, call.route.version
         versions, environment = self._handlers.versions, self._handlers.environment
         live = None if old is None else versions.outgoing(kind, old, version)
-        book: Book = read_book((old or {}).get("metadata", {}).get("managedFields"))
+        managed: ManagedFields = read_managed_fields((old or {}).get("metadata", {}).get("managedFields"))
         if live is not None:
             live = {**live, "metadata": _without_book(live["metadata"])}
         try:
-            merged, book, changed = self._books.rules(call).apply(
-                live, config, book, options.field_manager, environment.timestamp(), force=options.force
+            merged, managed, changed = self._managed_fields.rules(call).apply(
+                live, config, managed, options.field_manager, environment.timestamp(), force=options.force
             )
         except FieldConflicts as problem:
             raise _conflict(problem) from None
@@ -219,8 +225,8 @@ class Applier:
             drop_duplicate_owners(call, new)
             new = versions.incoming(kind, new, version, environment.now())
         new["metadata"] = _without_book(new["metadata"])
-        if book:
-            new["metadata"]["managedFields"] = write_book(book)
+        if managed:
+            new["metadata"]["managedFields"] = write_managed_fields(managed)
         return new
 
 

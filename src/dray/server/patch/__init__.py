@@ -1,6 +1,12 @@
 """Server-side apply: who owns which field, and how configurations merge."""
 
-from dray.server.patch.field_managers import Book, FieldConflicts, Ownership, read_book, write_book
+from dray.server.patch.field_managers import (
+    FieldConflicts,
+    ManagedFields,
+    Ownership,
+    read_managed_fields,
+    write_managed_fields,
+)
 from dray.server.patch.json_patch import (
     MAX_OPERATIONS,
     PatchError,
@@ -12,8 +18,18 @@ from dray.server.patch.strategic_merge import StrategicPatchError, apply_strateg
 
 # fmt: off
 __all__ = [
-    "MAX_OPERATIONS", "Book", "FieldConflicts", "Ownership", "PatchError", "PatchMalformed",
-    "StrategicPatchError", "apply_json_patch", "apply_merge_patch", "apply_strategic_patch",
-    "as_go", "read_book", "write_book",
+    "MAX_OPERATIONS",
+    "FieldConflicts",
+    "ManagedFields",
+    "Ownership",
+    "PatchError",
+    "PatchMalformed",
+    "StrategicPatchError",
+    "apply_json_patch",
+    "apply_merge_patch",
+    "apply_strategic_patch",
+    "as_go",
+    "read_managed_fields",
+    "write_managed_fields",
 ]
 # fmt: on

@@ -1,4 +1,4 @@
-"""managedFields: the book of who wrote which field, and the rules of apply.
+"""managedFields: who wrote which field, and the rules of apply.
 
 Every writer of an object is a *manager* with the set of fields it wrote. A plain
 write takes fields over silently. An apply states everything its manager wants:
@@ -59,7 +59,7 @@ def _stripped() -> Fields:
     return fields
 
 
-_STRIPPED = _stripped()  # what the server owns itself and never books to anybody
+_STRIPPED = _stripped()  # what the server owns itself and is never owned by a manager
 
 
 MAX_CONFLICTS = 1_000  # that are named in an answer
@@ -87,17 +87,17 @@ class Entry:
         return Entry(fields, self.api_version, self.time)
 
 
-Book = dict[Key, Entry]
+ManagedFields = dict[Key, Entry]
 
 
-def read_book(entries: Any, *, from_client: bool = False) -> Book:
-    """Read metadata.managedFields; anything unreadable makes the book empty, as upstream does.
+def read_managed_fields(entries: Any, *, from_client: bool = False) -> ManagedFields:
+    """Read metadata.managedFields; anything unreadable makes them empty, as upstream does.
 
-    What a client sent is looked at to the last leaf. What is stored was written by `write_book`.
+    What a client sent is looked at to the last leaf. What is stored was written by `write_managed_fields`.
     """
     if from_client and not all(_is_readable(entry) for entry in entries or ()):
         return {}
-    book: Book = {}
+    managed: ManagedFields = {}
     for entry in entries or ():
         if not isinstance(entry, dict) or entry.get("fieldsType", "FieldsV1") != "FieldsV1":
             return {}
@@ -110,8 +110,8 @@ def read_book(entries: Any, *, from_client: bool = False) -> Book:
             "" if operation == "Apply" else api_version,
             entry.get("subresource", ""),
         )
-        book[key] = Entry(entry.get("fieldsV1") or {}, api_version, entry.get("time", ""))
-    return book
+        managed[key] = Entry(entry.get("fieldsV1") or {}, api_version, entry.get("time", ""))
+    return managed
 
 
 def _is_readable(entry: Any) -> bool:
@@ -145,10 +145,10 @@ def _is_element(name: str) -> bool:
     return letter == "v" or isinstance(value, int)
 
 
-def write_book(book: Book) -> list[JsonObject]:
+def write_managed_fields(managed: ManagedFields) -> list[JsonObject]:
     """Write metadata.managedFields: applies first, then by time and name."""
     entries: list[tuple[tuple[str, ...], JsonObject]] = []
-    for (manager, operation, _, subresource), entry in book.items():
+    for (manager, operation, _, subresource), entry in managed.items():
         encoded: JsonObject = {
             "manager": manager,
             "operation": operation,
@@ -168,7 +168,7 @@ def write_book(book: Book) -> list[JsonObject]:
 
 @dataclass(slots=True)
 class Ownership:
-    """Keeps the book of one kind of object for requests in one version."""
+    """Keeps managedFields of one kind of object for requests in one version."""
 
     schema: Type | None
     api_version: str
@@ -180,47 +180,58 @@ class Ownership:
     ignored: Fields = field(default_factory=dict)  # fields that this request resets anyway
     subresource: str = ""
 
-    def update(self, live: JsonObject | None, new: JsonObject, book: Book, manager: str, now: str) -> Book:
-        """Return the book after a plain write."""
-        if not book and live is not None:
+    def update(
+        self, live: JsonObject | None, new: JsonObject, managed: ManagedFields, manager: str, now: str
+    ) -> ManagedFields:
+        """Return managedFields after a plain write."""
+        if not managed and live is not None:
             return {}  # nobody keeps books for this object; only an apply begins to
         old = live if live is not None else self.empty
-        return _capped(self._booked(old, new, book, manager, now))
+        return _capped(self._with_changes(old, new, managed, manager, now))
 
-    def _booked(self, old: JsonObject, new: JsonObject, book: Book, manager: str, now: str) -> Book:
+    def _with_changes(
+        self, old: JsonObject, new: JsonObject, managed: ManagedFields, manager: str, now: str
+    ) -> ManagedFields:
         key = (manager or "unknown", "Update", self.api_version, self.subresource)
-        book, comparison = self._settle(old, new, book, None, force=True)
+        managed, comparison = self._settle(old, new, managed, None, force=True)
         written = difference(union(comparison.modified, comparison.added), _STRIPPED)
         if written:
-            before = book.get(key)
+            before = managed.get(key)
             fields = union(before.fields, written) if before is not None else written
-            book[key] = Entry(fields, self.api_version, now)
-        return book
+            managed[key] = Entry(fields, self.api_version, now)
+        return managed
 
     def apply(
-        self, live: JsonObject | None, config: JsonObject, book: Book, manager: str, now: str, *, force: bool
-    ) -> tuple[JsonObject, Book, bool]:
-        """Return the merged object, the book, and whether anything changed; raises FieldConflicts."""
+        self,
+        live: JsonObject | None,
+        config: JsonObject,
+        managed: ManagedFields,
+        manager: str,
+        now: str,
+        *,
+        force: bool,
+    ) -> tuple[JsonObject, ManagedFields, bool]:
+        """Return the merged object, its managedFields, and whether anything changed; raises FieldConflicts."""
         key = (manager, "Apply", "", self.subresource)
         old = live if live is not None else self.empty
-        if live is not None and not book:
-            book = self._booked(self.empty, live, book, BEFORE_FIRST_APPLY, now)
-        last = book.get(key)
+        if live is not None and not managed:
+            managed = self._with_changes(self.empty, live, managed, BEFORE_FIRST_APPLY, now)
+        last = managed.get(key)
         wanted = without(fields_of(config, self.schema), self.ignored)
         merged = merge(old, config, self.schema)
-        book = {**book, key: Entry(wanted, self.api_version)}
-        merged = self._pruned(merged, book, key, last)
-        book, comparison = self._settle(old, merged, book, key, force=force)
+        managed = {**managed, key: Entry(wanted, self.api_version)}
+        merged = self._pruned(merged, managed, key, last)
+        managed, comparison = self._settle(old, merged, managed, key, force=force)
         changed = live is None or bool(comparison.added or comparison.modified or comparison.removed)
-        entry = book[key]
+        entry = managed[key]
         kept = difference(entry.fields, _STRIPPED)
         if kept:
             # An apply that changes nothing leaves no time of its own.
             time = now if changed else last.time if last is not None else ""
-            book[key] = Entry(kept, entry.api_version, time)
+            managed[key] = Entry(kept, entry.api_version, time)
         else:
-            del book[key]
-        return merged, book, changed
+            del managed[key]
+        return merged, managed, changed
 
     # --- inside ----------------------------------------------------------------
 
@@ -242,8 +253,8 @@ class Ownership:
         return result
 
     def _settle(
-        self, old: JsonObject, new: JsonObject, book: Book, own: Key | None, *, force: bool
-    ) -> tuple[Book, Comparison]:
+        self, old: JsonObject, new: JsonObject, managed: ManagedFields, own: Key | None, *, force: bool
+    ) -> tuple[ManagedFields, Comparison]:
         """Take from the other managers what a change takes; raises FieldConflicts unless forced."""
         mine = self._compared(old, new, self.api_version)
         assert mine is not None
@@ -251,10 +262,10 @@ class Ownership:
         comparisons: dict[str, tuple[Comparison | None, Fields]] = {
             self.api_version: (mine, union(mine.modified, mine.added))
         }
-        settled: Book = {}
+        settled: ManagedFields = {}
         conflicts: list[tuple[str, str]] = []
         n_conflicts = 0
-        for key, entry in book.items():
+        for key, entry in managed.items():
             if key == own:
                 settled[key] = entry
                 continue
@@ -281,7 +292,7 @@ class Ownership:
             raise FieldConflicts(conflicts, n_conflicts)
         return settled, mine
 
-    def _pruned(self, merged: JsonObject, book: Book, key: Key, last: Entry | None) -> JsonObject:
+    def _pruned(self, merged: JsonObject, managed: ManagedFields, key: Key, last: Entry | None) -> JsonObject:
         """Remove what this manager applied last time and nobody wants any more."""
         if last is None or not last.fields:
             return merged
@@ -294,7 +305,7 @@ class Ownership:
         pruned = remove(shown, before, schema) or {}
         everything = with_named_members(fields_of(shown, schema), schema)
         owned: Fields = {}
-        for other in book.values():
+        for other in managed.values():
             fields = other.fields if other.api_version == version else self._translated(shown, other, version)
             owned = union(owned, with_named_members(fields, schema))
         left = with_named_members(fields_of(pruned, schema), schema)
@@ -328,13 +339,13 @@ def _described(key: Key, entry: Entry) -> str:
     return text
 
 
-def _capped(book: Book) -> Book:
+def _capped(managed: ManagedFields) -> ManagedFields:
     """Fold the oldest updates into one entry when there are too many."""
-    updaters = [key for key in book if key[1] == "Update"]
+    updaters = [key for key in managed if key[1] == "Update"]
     if len(updaters) <= MOST_UPDATERS:
-        return book
-    updaters.sort(key=lambda key: (book[key].time, key))
-    result = dict(book)
+        return managed
+    updaters.sort(key=lambda key: (managed[key].time, key))
+    result = dict(managed)
     first_by_version: dict[str, Key] = {}
     parts_by_bucket: dict[Key, list[Fields]] = {}  # joined at the end, or the work would be quadratic
     n_left = len(updaters)

@@ -164,7 +164,7 @@ def compare(old: Any, new: Any, schema: Type | None, ignored: frozenset[str] = f
 
 
 def _compare_known(old: Any, new: Any, schema: Type, out: Comparison) -> None:
-    """Book the differences of a spec; those of equal specs are remembered.
+    """Add the differences of a spec; those of equal specs are remembered.
 
     Objects made from one template are written with equal specs again and again, and the
     paths of a spec depend on nothing else. Sets of paths are never changed in place.
@@ -205,7 +205,7 @@ def _compare_members(old: Any, new: Any, schema: Type | None, out: Comparison) -
 
 
 def _compare(old: Any, new: Any, schema: Type | None, step: str, out: Comparison) -> None:
-    """Book the differences of one member below its parent's sets."""
+    """Add the differences of one member below its parent's sets."""
     if old is new:
         return
     if old is ABSENT:

@@ -49,7 +49,7 @@ class Call:
     user: User
     warnings: dict[str, None] = field(default_factory=dict)  # in order, each once; become Warning headers
     keeps_empties: bool = False  # empty lists stay in the object until validation is done
-    has_booked: bool = False  # an apply keeps the book of field owners itself
+    has_managed_fields: bool = False  # an apply writes managedFields itself
     extra_bytes: int = 0  # what the request works on beside its body
 
     @property
