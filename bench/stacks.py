@@ -40,11 +40,23 @@ current-context: x
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def kubernetes_binaries() -> Path | None:
-    """Return the folder with a complete set of Kubernetes' binaries, if there is one."""
+def kubernetes_binaries(programs: tuple[str, ...] = BINARIES) -> Path | None:
+    """Return the folder with a complete set of Kubernetes' binaries, if there is one.
+
+    It is that of KUBERNETES_VERSION, where that is set; else the newest version that has all the programs.
+    """
+    version = os.environ.get("KUBERNETES_VERSION", "")
     folders = [CACHE, *CACHE.iterdir()] if CACHE.is_dir() else []
-    complete = [each for each in folders if all(os.access(each / name, os.X_OK) for name in BINARIES)]
-    return max(complete, key=lambda folder: folder.stat().st_mtime, default=None)
+    complete = [each for each in folders if all(os.access(each / name, os.X_OK) for name in programs)]
+    if version:
+        complete = [each for each in complete if each.name == version]
+    return max(complete, key=lambda folder: version_numbers(folder.name), default=None)
+
+
+def version_numbers(name: str) -> tuple[int, ...]:
+    """Return the numbers of a version, for comparison: (1, 37, 1) for v1.37.1, () for another name."""
+    numbers = name.removeprefix("v").split(".")
+    return tuple(map(int, numbers)) if name.startswith("v") and all(map(str.isdecimal, numbers)) else ()
 
 
 @functools.cache

@@ -7,8 +7,8 @@ missing the tests that need them are skipped, and say so.
 
 import base64
 import contextlib
-import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -25,9 +25,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bench import stacks
 from dray.server.auth import pki
 
-CACHE = Path(os.environ.get("DRAY_PEERS", Path.home() / ".cache" / "dray" / "peers"))
+CACHE = stacks.CACHE
 BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager")
 CONTROLLERS = (
     "resourceclaim-controller,namespace-controller,garbage-collector-controller,pod-garbage-collector-controller,"
@@ -43,13 +44,15 @@ current-context: x
 
 
 def kubernetes_binaries() -> Path | None:
-    """Return the folder of the newest complete set of binaries, if there is one."""
-    if not CACHE.is_dir():
-        return None
-    complete = [
-        folder for folder in CACHE.iterdir() if all(os.access(folder / name, os.X_OK) for name in BINARIES)
-    ]
-    return max(complete, key=lambda folder: folder.stat().st_mtime, default=None)
+    """Return the folder of Kubernetes' binaries: of KUBERNETES_VERSION, or the newest complete set."""
+    return stacks.kubernetes_binaries(BINARIES)
+
+
+def known_gates(program: Path, gates: str) -> str:
+    """Leave out the feature gates that this version of a program does not have: it would refuse to start."""
+    text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+    known = set(re.findall(r"^\s*(?:kube:)?(\w+)=true\|false", text, re.MULTILINE))
+    return ",".join(each for each in gates.split(",") if each.partition("=")[0] in known)
 
 
 def free_port() -> int:
@@ -135,6 +138,7 @@ def kubernetes(
     binaries = CACHE / version if version else kubernetes_binaries()
     if binaries is None:
         pytest.skip(f"no kube-apiserver under {CACHE}: run tools/peers/build")
+    gates = known_gates(binaries / "kube-apiserver", gates) if gates else ""
     with _workplace("dray-kube-", signal.SIGKILL) as (folder, processes):
         port, etcd_port, peer_port = free_port(), free_port(), free_port()
         etcd, peer = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"

@@ -11,6 +11,8 @@ import urllib.request
 import pytest
 from clusters import PATIENCE, Cluster
 
+from dray.api.features import KNOWN_GATES
+
 
 def start(peer, name, *flags):
     """Start the command; returns the process, which says `ready` on its standard output."""
@@ -145,3 +147,4 @@ def test_mistakes_are_answered_with_an_error_and_a_hint(tmp_path):
         [*command, "--feature-gates", "Nope=true"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2 and "there is no gate 'Nope'" in done.stderr
+    assert all(gate in done.stderr for gate in KNOWN_GATES)

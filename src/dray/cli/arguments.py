@@ -175,8 +175,9 @@ def parse_gates(texts: Iterable[str]) -> Any:
         if value.lower() not in ("true", "false"):
             raise CommandError(f"--feature-gates: {part!r} is not of the form NAME=true or NAME=false")
         if name not in KNOWN_GATES:
+            every = f"use --feature-gates NAME=true with one of: {', '.join(sorted(KNOWN_GATES))}"
             raise CommandError(
-                f"--feature-gates: there is no gate {name!r}", did_you_mean(name, KNOWN_GATES, "gates")
+                f"--feature-gates: there is no gate {name!r}", did_you_mean(name, KNOWN_GATES) or every
             )
         (on if value.lower() == "true" else off).append(name)
     return Features.default().switched(on, off)

@@ -34,7 +34,7 @@ from dray.client.api_client import Client, ListOf, WatchEvent, revision_of
 from dray.client.change_log import ChangeLog
 from dray.client.decoding import decoder_of, without_nulls
 from dray.client.errors import ClientError, Forbidden, Gone, NotFound, Unreadable
-from dray.client.resources import Resource
+from dray.client.resources import Resource, versions_of
 
 log = logging.getLogger("dray.client")
 
@@ -69,7 +69,8 @@ class Informer(Generic[T]):
     """A list-watch cache of one resource, as typed views.
 
     `optional` resources may be absent on the server (404) or forbidden: the cache
-    then counts as synced and empty, and looks again every minute. Others end `run` with
+    then counts as synced and empty, and looks again every minute. One that an older server has in an older
+    version only is followed in that version, and `resource` says which. Others end `run` with
     the error when they cannot be listed at the start; permissions that are taken away later are a WARNING
     line, and are tried again until they are back.
     """
@@ -171,6 +172,8 @@ class Informer(Generic[T]):
                     raise
                 if isinstance(error, Forbidden):
                     self._trouble.warn(f"{self.resource.plural} may not be listed or watched: {error}")
+                elif self._optional and self._try_older_version():
+                    continue
                 pause = self._become_unavailable(error) if self._optional else _longer(pause)
             except ClientError as error:
                 # The transport itself reports what concerns credentials.
@@ -181,6 +184,14 @@ class Informer(Generic[T]):
         """Return the pause after a watch that ended: none, unless several in a row ended at once."""
         self._short_watches = self._short_watches + 1 if lasted < _SHORT_WATCH else 0
         return _longer(pause) if self._short_watches > _SHORT_WATCHES else 0.0
+
+    def _try_older_version(self) -> bool:
+        """Turn to the next older version of the resource; False after the last, and then the first is next."""
+        versions = versions_of(self.resource)
+        following = versions.index(self.resource) + 1 if self.resource in versions else len(versions)
+        self.resource = versions[following % len(versions)]
+        self._revision = ""
+        return following < len(versions)
 
     def _become_unavailable(self, error: ClientError) -> float:
         """Count as synced and empty; return the seconds until the next look."""

@@ -1,7 +1,8 @@
 """The resources that dray talks about, and how their addresses are spelled.
 
 A `Resource` is a group, a version, a plural and a scope. Those of the kinds that dray
-serves come from the table in `dray.api.kinds`; nothing is discovered at run time.
+serves come from the table in `dray.api.kinds`, in the version that the newest Kubernetes prefers. An older
+server may have a kind in an older version only: `versions_of` are those to try, newest first.
 """
 
 from __future__ import annotations
@@ -58,6 +59,16 @@ def resource_of(group: str, kind: str) -> Resource:
     if found is None:
         raise LookupError(f"dray.api.kinds does not have {kind} in group {group!r}")
     return Resource(found.group, found.versions[0], found.plural, found.kind, found.namespaced)
+
+
+def versions_of(resource: Resource) -> tuple[Resource, ...]:
+    """Return the resource in every version that dray can read, the preferred one first.
+
+    >>> [each.version for each in versions_of(TAINT_RULES)]
+    ['v1', 'v1beta2', 'v1alpha3']
+    """
+    found = kind_of(resource.group, resource.kind)
+    return tuple(resource.at(version) for version in found.versions) if found is not None else (resource,)
 
 
 PODS = resource_of("", "Pod")

@@ -330,7 +330,7 @@ class TaintEviction(Controller):
             ]
             patch = {"metadata": {"uid": rule.metadata.uid}, "status": {"conditions": [*others, condition]}}
             try:
-                await self.client.patch(TAINT_RULES, name, patch, subresource="status")
+                await self.client.patch(self.rules.resource, name, patch, subresource="status")
             except NotFound:
                 return None
         return STATUS_PERIOD if pending else None

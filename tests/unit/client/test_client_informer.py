@@ -133,6 +133,21 @@ async def test_a_forgotten_revision_leads_to_a_new_list(monkeypatch):
     assert follower.told == ["+a", "+b"] and informer.relists == 2
 
 
+async def test_an_optional_resource_is_followed_in_the_version_that_an_older_server_has():
+    api = SmallApi()
+    api.versions = {"v1alpha3"}
+    client, old = api.client(), kinds.TAINT_RULES.at("v1alpha3")
+    await client.create(old, node("a"))
+    informer = Informer(client, kinds.TAINT_RULES, Node, optional=True)
+    task = asyncio.create_task(informer.run())
+    await asyncio.wait_for(informer.wait_synced(), 60)
+    assert (list(informer.items), informer.resource, informer.is_available) == (["a"], old, True)
+    await client.create(old, node("b"))
+    await until(lambda: "b" in informer.items)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_an_optional_resource_that_is_absent_counts_as_empty(monkeypatch):
     api = SmallApi()
     api.versions = set()

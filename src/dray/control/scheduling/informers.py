@@ -21,7 +21,7 @@ from dray.api.resource import (
     ResourceClaimConsumerReference,
     ResourceSlice,
 )
-from dray.client import Client, ClientError, Forbidden, Informer, NotFound, Resource, key_of
+from dray.client import Client, Informer, key_of
 from dray.client import resources as kinds
 from dray.control.scheduling.selecting_informers import SelectingInformers
 from dray.control.scheduling.storage_informers import StorageInformers
@@ -57,7 +57,6 @@ class Informers:
         waits: BindingWaits,
         is_late: Callable[[], bool] | None = None,  # whether a decision has taken too long
     ) -> None:
-        self._client = client
         self.scheduler_name = scheduler_name
         self.waits = waits
         self.snapshot = ClusterSnapshot(
@@ -107,9 +106,6 @@ class Informers:
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """List everything; hardware first, claims before pods, so that nothing is judged half-known."""
-        self.taint_rules.resource = await _served(
-            self._client, kinds.TAINT_RULES, "v1", "v1beta2", "v1alpha3"
-        )
         self.nodes.add_handler(self._node_changed)
         self.budgets.add_handler(self._budget_changed)
         self.classes.add_handler(self._class_changed)
@@ -326,20 +322,6 @@ class Informers:
             self.wake(
                 QueueingHint.AFFINITY
             )  # rules look at labels, and a pod that ends is not spread any more
-
-
-async def _served(client: Client, resource: Resource, *versions: str) -> Resource:
-    """Return the resource in the first version that the server has; the first one when it has none."""
-    for version in versions:
-        while True:
-            try:
-                await client.list(resource.at(version), limit=1)
-                return resource.at(version)
-            except (NotFound, Forbidden):
-                break
-            except ClientError:
-                await asyncio.sleep(0.5)  # as in every informer: a server that is away comes back
-    return resource
 
 
 def _ignore(_: Pod) -> None:

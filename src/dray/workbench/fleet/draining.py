@@ -24,7 +24,7 @@ from dray.api.json_types import JsonObject
 from dray.api.well_known import MANAGED_BY_LABEL
 from dray.client import AlreadyExists, ClientError, NotFound, TooManyRequests, key_of
 from dray.client.api_client import Client
-from dray.client.resources import PODS, TAINT_RULES
+from dray.client.resources import PODS, TAINT_RULES, Resource, versions_of
 from dray.sim.snapshot import Snapshot, capture
 from dray.workbench.fleet.targets import Target, resolve
 from dray.workbench.inventory import Inventory
@@ -140,20 +140,31 @@ def _rule_name(selector: JsonObject) -> str:
 # --- acting -------------------------------------------------------------------------
 
 
+async def _served_rules(client: Client) -> Resource:
+    """Return the rules in the newest version that the server has; in the newest of all when it has none."""
+    for rules in versions_of(TAINT_RULES):
+        with contextlib.suppress(NotFound):
+            await client.list(rules, limit=1)
+            return rules
+    return TAINT_RULES
+
+
 async def announce(client: Client, target: Target, reason: str) -> None:
     """Store the rules with the effect None; those of an earlier drain of the same devices stay as they are."""
+    rules = await _served_rules(client)
     for rule in drain_rules(target, reason, "None"):
         try:
-            await client.create(TAINT_RULES, rule)
+            await client.create(rules, rule | {"apiVersion": rules.api_version})
         except AlreadyExists:
             continue
 
 
 async def set_effect(client: Client, target: Target, reason: str, effect: str) -> None:
     """Give all rules of a drain an effect."""
+    rules = await _served_rules(client)
     for rule in drain_rules(target, reason, effect):
         body = {"metadata": {"annotations": rule["metadata"]["annotations"]}, "spec": rule["spec"]}
-        await client.patch(TAINT_RULES, rule["metadata"]["name"], body)
+        await client.patch(rules, rule["metadata"]["name"], body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +180,8 @@ class Drain:
 
 async def drains(client: Client) -> list[Drain]:
     """Return the rules of all drains."""
-    found = (await client.list(TAINT_RULES, labelSelector=f"{MANAGED_BY_LABEL}={MANAGER}")).items
+    rules = await _served_rules(client)
+    found = (await client.list(rules, labelSelector=f"{MANAGED_BY_LABEL}={MANAGER}")).items
     return [
         Drain(
             rule["metadata"]["name"],
@@ -186,9 +198,10 @@ async def drains(client: Client) -> list[Drain]:
 async def undrain(client: Client, target: str) -> int:
     """Delete the rules of a drain, also when its devices are no longer published; returns how many there were."""
     found = [each for each in await drains(client) if each.target == target]
+    rules = await _served_rules(client)
     for each in found:
         with contextlib.suppress(NotFound):
-            await client.delete(TAINT_RULES, each.rule)
+            await client.delete(rules, each.rule)
     return len(found)
 
 
