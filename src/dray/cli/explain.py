@@ -8,9 +8,10 @@ import asyncio
 from dray.cli.arguments import add_flags, did_you_mean
 from dray.cli.check import valid_objects
 from dray.cli.output import CommandError, add_output_flag, emit
-from dray.cli.queue_reports import fetch_report, report_lines
+from dray.cli.queue_reports import report_lines
 from dray.cli.sources import add_source_flags, connect, load_source
 from dray.sim.cluster import OfflineCluster
+from dray.sim.other_users import fetch_report
 from dray.sim.snapshot import Snapshot
 from dray.workbench.explanations import Story, explain_claim, explain_pod
 
@@ -27,17 +28,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="add these manifests first; repeatable",
     )
-    add_flags(parser, "--namespace", default="default", help="its namespace (default: default)")
+    add_flags(parser, "--namespace")
     add_output_flag(parser, "text")
     add_source_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Explain; exit code 0 when it fits or is placed, 1 when it does not, 2 for bad input."""
-    added = Snapshot()
-    for obj in valid_objects(args.filename):
-        added.add(obj)
+    objects = valid_objects(args.filename)
     snapshot = load_source(args, offline=bool(args.filename) and not args.kubeconfig)
+    args.namespace = args.namespace or snapshot.own_namespace
+    added = Snapshot(default_namespace=args.namespace)
+    for obj in objects:
+        added.add(obj)
     story = explain(snapshot.merged(added), args.what, f"{args.namespace}/{args.name}")
     if args.what == "pod" and story["state"] != "bound" and not args.filename and not args.against:
         story["lines"] += asyncio.run(_queue_lines(args))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dray.api.json_types import JsonObject
 from dray.cli.output import CommandError, say
-from dray.cli.queue_reports import fetch_report, report_lines
+from dray.cli.queue_reports import jobs_of_others, report_lines
 from dray.workbench.jobs import holders, job_states, position_text, queue_order
 from dray.workbench.run_manifests import CONTAINER, exit_code_of, is_started, trouble_of
 
@@ -146,6 +146,7 @@ async def waiting_lines(client: Client, namespace: str, name: str) -> list[str]:
     """Return the place in the queue, the reason, and who holds what until when."""
     from dray.cli.explain import explain
     from dray.client import ClientError
+    from dray.sim.other_users import fetch_report
     from dray.sim.snapshot import SnapshotError, capture
 
     key = f"{namespace}/{name}"
@@ -163,7 +164,8 @@ async def waiting_lines(client: Client, namespace: str, name: str) -> list[str]:
         story = explain(snapshot, "pod", key)
     except (SnapshotError, ClientError, CommandError) as error:
         return [f"for a node ({error})"]
-    held = holders(job for job in jobs if job.key != key) if mine and mine.wanted else []
+    others = [*jobs, *jobs_of_others(report, jobs)]
+    held = holders(job for job in others if job.key != key) if mine and mine.wanted else []
     return [*(told or ([place] if place else [])), *story["lines"], *held]
 
 

@@ -10,9 +10,10 @@ from dray.api.json_types import JsonObject
 from dray.cli.arguments import add_flags
 from dray.cli.job_lookup import visible_jobs
 from dray.cli.output import add_output_flag, emit, say, table
-from dray.cli.queue_reports import fetch_report
+from dray.cli.queue_reports import jobs_of_others
 from dray.scheduler.limits import format_seconds
 from dray.scheduler.queue_report import JobReport, QueueReport
+from dray.sim.other_users import fetch_report
 from dray.workbench.jobs import JobState, holders, moment_text, queue_order
 
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     for namespace in dict.fromkeys(job.namespace for job in waiting):
         for line in report.users[namespace].lines() if namespace in report.users else []:
             say(f"{namespace}: {line}")
-    for line in holders(jobs) if rows else []:
+    for line in holders([*jobs, *jobs_of_others(report, jobs)]) if rows else []:
         say(line)
     return 0
 
@@ -70,7 +71,7 @@ async def _look(args: argparse.Namespace) -> tuple[list[JobState], list[JobState
 
     async with connect(args.kubeconfig, args.context) as client:
         jobs = await visible_jobs(client)
-        report = await fetch_report(client)
+        report = await fetch_report(client) or QueueReport()
         places = {uid: told.place for uid, told in report.jobs.items()}
         after = [job for job in jobs if job.state == "after"]
         return jobs, [*queue_order(jobs, places), *after], report

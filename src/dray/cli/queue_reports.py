@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from dray.scheduler.queue_report import NAME, NAMESPACE, QueueReport, parse_report
-from dray.workbench.jobs import moment_text
-
-if TYPE_CHECKING:
-    from dray.client import Client
+from dray.devices import device_id_of
+from dray.scheduler.queue_report import QueueReport
+from dray.workbench.jobs import JobState, moment_text
 
 
-async def fetch_report(client: Client) -> QueueReport:
-    """Return the scheduler's report; an empty one where it makes none, or the caller may not read it."""
-    from dray.client import ClientError
-    from dray.client.resources import CONFIG_MAPS
+def jobs_of_others(report: QueueReport | None, seen: Iterable[JobState]) -> list[JobState]:
+    """Return jobs without names for devices that others hold; `seen` are the jobs that the caller may see."""
+    known = {device for job in seen for device in job.devices}
+    found = []
+    for held in report.held if report is not None else ():
+        devices = tuple(str(device_id_of(each)) for each in held.devices)
+        if not known.intersection(devices):
+            found.append(JobState(held.user, "", "running", 0.0, ends=held.until, devices=devices))
+    return found
 
-    try:
-        found = await client.get(CONFIG_MAPS, NAME, NAMESPACE)
-    except ClientError:
-        return QueueReport()
-    return parse_report(found.get("data") or {})
 
-
-def report_lines(report: QueueReport, uid: str, namespace: str) -> list[str]:
+def report_lines(report: QueueReport | None, uid: str, namespace: str) -> list[str]:
     """Return what is told of a job and of its user: place, reservation, limit, expected start, share."""
+    if report is None:
+        return []
     job, user = report.jobs.get(uid), report.users.get(namespace)
     if job is None:
         return []

@@ -153,6 +153,11 @@ def need(snapshot: Snapshot, *resources: str) -> None:
 
 
 def warn_of_forbidden(snapshot: Snapshot) -> None:
-    """Say what was left out because the user may not list it."""
+    """Say what was left out because the user may not list it.
+
+    A user of a shared machine sees their own objects, and what others hold: that is how it is meant to be.
+    """
+    if snapshot.knows_others:
+        return
     for resource, reason in snapshot.forbidden.items():
         say(f"warning: without {resource}: {reason}")

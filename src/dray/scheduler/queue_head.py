@@ -212,7 +212,7 @@ def _with_pod(snapshot: ClusterSnapshot, pod: Pod, shape: PodShape, placement: P
 
 def running_jobs(pods: Iterable[PodUse], now: float) -> list[RunningJob]:
     """Return when pods end at the latest; at most `MOST_RUNNING`, those that end first."""
-    found = [RunningJob(use.uid, _ends(use, now)) for use in pods]
+    found = [RunningJob(use.uid, ends_at(use, now)) for use in pods]
     return sorted(found, key=lambda job: (job.ends, job.name))[:MOST_RUNNING]
 
 
@@ -235,7 +235,8 @@ def created(pod: Pod, now: float) -> float:
     return parse_time(text).timestamp() if text else now
 
 
-def _ends(use: PodUse, now: float) -> float:
+def ends_at(use: PodUse, now: float) -> float:
+    """Return when a running pod ends at the latest; infinite without a time limit."""
     if use.is_terminating:
         return now + _grace(use.pod)
     started = use.pod.status.start_time

@@ -1,8 +1,10 @@
-"""What people may know of the queue: place, expected start, what holds a job back, share and limits of users.
+"""What people may know of the queue and of each other: place, expected start, what holds a job back, shares, limits,
+and who holds which devices until when.
 
 The scheduler keeps it in the ConfigMap `kube-system/dray-queue`, which every user may read. Jobs are named by uid, so that
 nobody learns the names of other people's jobs; users by their namespace. `dray queue`, `dray explain` and `dray run`
-show of it what belongs to the pods that the caller sees.
+show of it what belongs to the pods that the caller sees. Devices that others hold are no secret on a shared machine: without
+them every tool of a user would call them free.
 
 Pure. What cannot be read is left out: the report only informs.
 """
@@ -14,8 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from dray.api.json_types import JsonObject
 from dray.api.parsing import ParseError, load_json
+from dray.api.resource import DeviceRequestAllocationResult
 from dray.scheduler.limits import Holding, Limits
 from dray.scheduler.user_limits import format_entry, parse_entry
 
@@ -23,6 +28,7 @@ NAMESPACE: Final = "kube-system"
 NAME: Final = "dray-queue"
 MOST_JOBS: Final = 1000
 MOST_USERS: Final = 1000
+MOST_HELD: Final = 4000  # devices; an entry has about 120 bytes, a ConfigMap at most 1 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +83,34 @@ class UserReport:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldDevices:
+    """What one claim holds."""
+
+    user: str  # namespace
+    until: float | None  # at the latest; None: without a time limit
+    devices: tuple[DeviceRequestAllocationResult, ...]  # identity, share and consumed capacity only
+
+
+@dataclass(frozen=True, slots=True)
 class QueueReport:
     """All of it."""
 
     jobs: Mapping[str, JobReport] = field(default_factory=dict)  # by uid of the pod
     users: Mapping[str, UserReport] = field(default_factory=dict)  # by namespace
+    held: Sequence[HeldDevices] = ()
 
     def to_data(self) -> dict[str, str]:
         """Return the data of the ConfigMap, bounded in size."""
         jobs = {uid: _job_data(job) for uid, job in list(self.jobs.items())[:MOST_JOBS]}
         users = {name: _user_data(user) for name, user in list(self.users.items())[:MOST_USERS]}
-        return {"jobs": json.dumps(jobs), "users": json.dumps(users)}
+        held: list[JsonObject] = []
+        left = MOST_HELD
+        for each in self.held:
+            left -= len(each.devices)
+            if left < 0:
+                break
+            held.append(_held_data(each))
+        return {"jobs": json.dumps(jobs), "users": json.dumps(users), "held": json.dumps(held)}
 
 
 def parse_report(data: Mapping[str, Any]) -> QueueReport:
@@ -95,6 +118,7 @@ def parse_report(data: Mapping[str, Any]) -> QueueReport:
     return QueueReport(
         {uid: job for uid, value in _entries(data, "jobs") if (job := _job(value)) is not None},
         {name: user for name, value in _entries(data, "users") if (user := _user(value)) is not None},
+        [held for value in _list(data, "held")[:MOST_HELD] if (held := _held(value)) is not None],
     )
 
 
@@ -117,13 +141,41 @@ def _user_data(user: UserReport) -> JsonObject:
     }
 
 
-def _entries(data: Mapping[str, Any], key: str) -> Sequence[tuple[str, Any]]:
+def _held_data(held: HeldDevices) -> JsonObject:
+    results = [
+        {"request": "", "driver": each.driver, "pool": each.pool, "device": each.device}
+        | ({"shareID": each.share_id} if each.share_id else {})
+        | ({"consumedCapacity": dict(each.consumed_capacity)} if each.consumed_capacity else {})
+        for each in held.devices
+    ]
+    return {"user": held.user, "until": held.until, "devices": results}
+
+
+def _held(value: Any) -> HeldDevices | None:
+    try:
+        until = value["until"]
+        devices = tuple(msgspec.convert(each, DeviceRequestAllocationResult) for each in value["devices"])
+        return HeldDevices(str(value["user"]), None if until is None else float(until), devices)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return None
+
+
+def _parsed(data: Mapping[str, Any], key: str) -> Any:
     text = data.get(key)
     try:
-        found = load_json(text) if isinstance(text, str) else {}
+        return load_json(text) if isinstance(text, str) else None
     except ParseError:
-        return ()
+        return None
+
+
+def _entries(data: Mapping[str, Any], key: str) -> Sequence[tuple[str, Any]]:
+    found = _parsed(data, key)
     return list(found.items()) if isinstance(found, dict) else ()
+
+
+def _list(data: Mapping[str, Any], key: str) -> Sequence[Any]:
+    found = _parsed(data, key)
+    return found if isinstance(found, list) else ()
 
 
 def _job(value: Any) -> JobReport | None:

@@ -55,6 +55,7 @@ from dray.client.resources import (
     TAINT_RULES,
     Resource,
 )
+from dray.sim.other_users import claims_of_others, fetch_report
 
 FILE_KIND = "DraySnapshot"
 FILE_VERSION = "dray.dev/v1"
@@ -102,6 +103,8 @@ class Snapshot:
     complaints: list[str] = field(default_factory=list)  # unknown and duplicate fields
     features: Features = field(default_factory=Features.default)
     default_namespace: str = "default"  # of manifests that name none
+    own_namespace: str = "default"  # of the user who captured it
+    knows_others: bool = False  # what other users hold is known, though their objects are not
     captured_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)  # the `now` of defaults that are times
 
     def add(self, obj: JsonObject) -> None:
@@ -149,7 +152,12 @@ class Snapshot:
 
     def merged(self, other: Snapshot) -> Snapshot:
         """Return both together; objects of `other` replace those of the same name."""
-        merged = Snapshot(features=self.features, forbidden={**self.forbidden, **other.forbidden})
+        merged = Snapshot(
+            features=self.features,
+            forbidden={**self.forbidden, **other.forbidden},
+            own_namespace=self.own_namespace,
+            knows_others=self.knows_others,
+        )
         seen: dict[tuple[str, str, str], JsonObject] = {}
         for obj in [*self.objects, *other.objects]:
             seen[identity(obj)] = obj
@@ -237,9 +245,10 @@ async def capture(client: Client, namespace: str | None = None, *, complete: boo
 
     What may not be listed is left out and noted in `Snapshot.forbidden`. Where only objects of a namespace
     (the given one, else the kubeconfig's) may be listed, these are taken. Raises Forbidden when
-    nothing may be listed, and the other errors of the client.
+    nothing may be listed, and the other errors of the client. On a shared machine the devices that others hold are
+    known all the same: as claims without names (`other_users`).
     """
-    snapshot = Snapshot()
+    snapshot = Snapshot(own_namespace=client.namespace)
     refusals: list[Forbidden] = []
     for kind, (_view, _attribute, resource) in KINDS.items():
         try:
@@ -255,6 +264,13 @@ async def capture(client: Client, namespace: str | None = None, *, complete: boo
             snapshot.add({"apiVersion": resource.api_version, "kind": kind, **item})
     if len(refusals) == len(KINDS):
         raise refusals[0]
+    if CLAIMS.plural in snapshot.forbidden:
+        report = await fetch_report(client)
+        snapshot.knows_others = report is not None
+        for claim in claims_of_others(
+            report.held if report is not None else (), namespace or client.namespace
+        ):
+            snapshot.add(claim)
     for kind, resource in _KEPT.items() if complete else ():
         with contextlib.suppress(NotFound, Forbidden):
             for item in await _listed(client, resource, namespace or client.namespace, snapshot.forbidden):

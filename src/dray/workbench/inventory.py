@@ -26,6 +26,7 @@ from dray.devices import (
     rule_selects,
     slices_by_pool,
 )
+from dray.sim.other_users import HELD_UNTIL
 from dray.sim.snapshot import Snapshot
 
 
@@ -39,6 +40,7 @@ class Use:
     is_admin: bool = False
     share: str | None = None
     consumed: dict[str, str] = field(default_factory=dict)
+    until: str | None = None  # of another user, of whom only this is known; empty: without a time limit
 
 
 @dataclass(slots=True)
@@ -188,6 +190,7 @@ class Inventory:
                 bool(result.admin_access),
                 result.share_id,
                 consumed,
+                (claim.metadata.annotations or {}).get(HELD_UNTIL),
             )
             device = device_id_of(result)
             row = self.devices.get(device)

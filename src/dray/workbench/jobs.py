@@ -46,8 +46,8 @@ class JobState:
 
     @property
     def key(self) -> str:
-        """`namespace/name`."""
-        return f"{self.namespace}/{self.name}"
+        """`namespace/name`; the namespace alone for a job whose name the caller may not know."""
+        return f"{self.namespace}/{self.name}" if self.name else self.namespace
 
     def to_json(self) -> JsonObject:
         """Return the job for `--output json`."""

@@ -26,6 +26,8 @@ class ApiServer:
                 plural = path.rpartition("/")[2]
                 code = refuse(path)
                 body = {"metadata": {"resourceVersion": "1"}, "items": objects.get(plural, [])}
+                if plural in objects and isinstance(objects[plural], dict):
+                    body = objects[plural]
                 if code != 200:
                     message = {401: "Unauthorized", 404: "not found"}.get(
                         code, f'{plural} is forbidden: User "alice" cannot list resource "{plural}"'
@@ -134,3 +136,28 @@ def test_a_server_that_is_not_there_is_called_that(tmp_path, capsys, api):
     server.server.server_close()
     assert main(["get", "devices", "--kubeconfig", kubeconfig]) == 1
     assert "does not answer" in capsys.readouterr().err
+
+
+def test_devices_that_others_hold_are_not_called_free(api, tmp_path, capsys):
+    names = ("gpu-0", "gpu-1")
+    pool = {"name": "one", "generation": 1, "resourceSliceCount": 1}
+    devices = {
+        "driver": "d.example",
+        "nodeName": "one",
+        "pool": pool,
+        "devices": [{"name": name} for name in names],
+    }
+    result = {"request": "", "driver": "d.example", "pool": "one", "device": "gpu-1"}
+    held = [{"user": "user-ann", "until": 1_800_000_000.0, "devices": [result]}]
+    server = api(
+        lambda path: 200 if "/namespaces/" in path or path.endswith(("nodes", "resourceslices")) else 403,
+        resourceslices=[{"metadata": {"name": "s"}, "spec": devices}],
+        **{"dray-queue": {"data": {"held": json.dumps(held)}}},
+    )
+    flags = ["--kubeconfig", server.kubeconfig(tmp_path)]
+    assert main(["get", "devices", "-o", "json", *flags]) == 0
+    out, err = capsys.readouterr()
+    assert {row["device"]: row["state"] for row in json.loads(out)} == {"gpu-0": "free", "gpu-1": "used"}
+    assert not err  # what others do is not for this user to see, and that is no news
+    assert main(["get", "devices", *flags]) == 0
+    assert "user-ann (until " in capsys.readouterr().out

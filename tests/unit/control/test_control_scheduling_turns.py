@@ -232,3 +232,33 @@ def test_a_report_that_cannot_be_read_is_left_out():
     for data in ({}, {"jobs": "["}, {"jobs": "[]"}, {"jobs": '{"u": {"place": "x"}}', "users": '{"a": 1}'}):
         report = parse_report(data)
         assert (report.jobs, report.users) == ({}, {})
+
+
+async def test_everybody_may_know_who_holds_which_device_until_when():
+    async with machine() as shared:
+        await shared.submit("user-ann", "one", gpus=2, seconds=3600)
+        await shared.submit("user-bob", "two")
+        await shared.until(lambda: len(shared.bound()) == 2)
+        await shared.look()
+        data = shared.loop.turns.report().to_data()
+        held = {each.user: each for each in parse_report(data).held}
+        assert {user: len(each.devices) for user, each in held.items()} == {"user-ann": 2, "user-bob": 1}
+        assert held["user-ann"].until == shared.moment.timestamp() + 3600 + 30  # grace
+        assert held["user-bob"].until is None
+        assert "one" not in json.loads(data["held"])[0].values()  # no names of jobs
+        assert len({str(each) for user in held.values() for each in user.devices}) == 3
+
+
+def test_a_damaged_report_is_read_as_far_as_it_goes():
+    good = {"user": "user-ann", "until": None, "devices": [{"driver": "d", "pool": "p", "device": "x"}]}
+    bad = [
+        None,
+        3,
+        {},
+        {**good, "devices": [3]},
+        {**good, "until": "soon"},
+        {**good, "devices": [{"device": []}]},
+    ]
+    assert [each.user for each in parse_report({"held": json.dumps([*bad, good])}).held] == ["user-ann"]
+    for text in ("{", "{}", "3", "null", "[" * 10000):
+        assert list(parse_report({"held": text}).held) == []

@@ -32,7 +32,7 @@ from dray.host.accounts import account_of_name
 from dray.scheduler import ClusterSnapshot, Entry, Hint, NotReady, Placed, SchedulingQueue
 from dray.scheduler import queue_report as reports
 from dray.scheduler.limits import Ask, Holding, Limits, Refusal, check_start
-from dray.scheduler.queue_head import QueueHead, expected_starts, precedence
+from dray.scheduler.queue_head import QueueHead, ends_at, expected_starts, precedence
 from dray.scheduler.user_limits import NAME, NAMESPACE, UserLimits, effective_limits, parse_user_limits
 
 log = logging.getLogger("dray.scheduler")
@@ -260,7 +260,7 @@ class Turns:
             self.refused(first, (first.item,))
 
     async def _publish(self) -> None:
-        if not self._may_publish or (self._published is None and not len(self._queue)):
+        if not self._may_publish or (self._published is None and not len(self._queue) and not self.held()):
             return
         data = self.report().to_data()
         if data == self._published:
@@ -313,7 +313,23 @@ class Turns:
             )
             for user, share in standing.share_by_user.items()
         }
-        return reports.QueueReport(jobs, users)
+        return reports.QueueReport(jobs, users, self.held())
+
+    def held(self) -> list[reports.HeldDevices]:
+        """Return which devices are held, by whom and until when; without those of administrators' looks."""
+        now = self._moment()
+        ends = {use.uid: ends_at(use, now) for use in self._snapshot.state.pods.values()}
+        found = []
+        for key, claim in sorted(self._snapshot.claims.items()):
+            if claim.status.allocation is None:
+                continue
+            results = claim.status.allocation.devices.results
+            devices = tuple(each for each in results if not each.admin_access)
+            until = max((ends.get(user.uid, inf) for user in claim.status.reserved_for), default=inf)
+            if devices:
+                user = key.partition("/")[0]
+                found.append(reports.HeldDevices(user, None if until == inf else until, devices))
+        return found
 
 
 def _unix_groups(names: set[str]) -> dict[str, tuple[str, ...]]:
