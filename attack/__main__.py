@@ -27,7 +27,7 @@ SHORT = Plan(
     heartbeat=1_000.0,
 )
 SHORT_PHASES = ["fuzz", "bombs", "files"]
-LONG = Plan(requests=1_000_000, required=1_000_000, tries=120, seconds=3_000.0)
+LONG = Plan(requests=1_000_000, required=1_000_000, tries=120, seconds=3_900.0)
 
 
 def main() -> int:

@@ -55,6 +55,8 @@ def _flood(head: bytes, piece: bytes) -> Behaviour:
     async def behave(_: Reader, writer: Writer, __: int) -> None:
         writer.write(head)
         for _n in range(20_000):
+            if writer.is_closing():  # the server has heard enough
+                return
             writer.write(piece)
             await writer.drain()
 

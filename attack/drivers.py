@@ -264,7 +264,7 @@ class Node:
             NODE,
             "--data",
             str(server.data),
-            "--output",
+            "--file",
             str(kubeconfig),
         ]
         subprocess.run(command, check=True, capture_output=True, timeout=60)

@@ -36,11 +36,12 @@ class Histogram:
 
     def samples(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
         """Write the lines of one combination of labels."""
+        listed = _listed(labels)  # once: a server has hundreds of combinations, each with twenty lines
+        before = f"{name}_bucket{{{listed}," if listed else f"{name}_bucket{{"
         below = 0
-        for bound, count in zip((*self.bounds, None), self.counts, strict=True):
+        for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
             below += count
-            limit = "+Inf" if bound is None else str(bound)
-            yield sample(f"{name}_bucket", {**labels, "le": limit}, below)
+            yield f'{before}le="{bound}"}} {below}\n'
         yield sample(f"{name}_sum", labels, self.total)
         yield sample(f"{name}_count", labels, below)
 
@@ -83,5 +84,9 @@ def family(
 
 def sample(name: str, labels: Mapping[str, str], value: float) -> str:
     """Write one line; label values may hold any text."""
-    listed = ",".join(f'{key}="{text.translate(_ESCAPES)}"' for key, text in labels.items())
+    listed = _listed(labels)
     return f"{name}{{{listed}}} {value}\n" if listed else f"{name} {value}\n"
+
+
+def _listed(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{key}="{text.translate(_ESCAPES)}"' for key, text in labels.items())

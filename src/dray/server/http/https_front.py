@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, unquote
 
 from aiohttp import ClientError, web
 from aiohttp.http_exceptions import BadHttpMethod
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 from aiohttp.web_request import BaseRequest
 
 from dray.host.sockets import UnixSocket, peer_uid
@@ -71,6 +71,8 @@ class Front:
             self._serve,
             self.connections,
             access_log=None,
+            # As kube-apiserver: a body is what was sent, whatever Content-Encoding says.
+            auto_decompress=False,
             max_line_size=LINE_LIMIT,
             max_field_size=FIELD_LIMIT,
             keepalive_timeout=times.head,  # also the time for the head that brought the connection here
@@ -272,7 +274,7 @@ class _Body:
                     pieces.append(piece)
         except TimeoutError:
             raise errors.bad_request("the request body did not arrive in time") from None
-        except (ClientError, ValueError) as problem:  # broken chunking or compression
+        except (ClientError, RequestPayloadError, ValueError) as problem:  # broken chunking
             raise errors.bad_request(f"cannot read the request body: {problem}") from None
         return b"".join(pieces)
 
