@@ -5,7 +5,7 @@ from server_cluster import running_cluster
 
 from dray.api.protobuf import read_field
 from dray.api.schema import schema_of
-from dray.server.requests.protobuf_answers import encode_object
+from dray.server.requests.protobuf_answers import _scalar, encode_object
 from dray.server.requests.protobuf_bodies import (
     MAGIC,
     MEDIA_TYPE,
@@ -169,3 +169,23 @@ async def test_a_watch_in_protobuf_is_a_row_of_frames() -> None:
         assert (kind, read_field(frame[4:], 0)[1]) == (1, b"ADDED")
         raw = read_field(read_field(frame[4:], end)[1], 0)[1]
         assert decode_object(schema_of("", "v1", "ConfigMap"), raw)["data"] == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "nulls", "empty"),
+    [
+        ("ConfigMap", {"data": {"a": None}, "binaryData": {"b": None}}, {"data": {"a": ""}, "binaryData": {"b": ""}}),
+        ("Secret", {"data": {"a": None}}, {"data": {"a": ""}}),
+        ("Pod", {"spec": {"containers": [None]}}, {"spec": {"containers": [{}]}}),
+        ("Pod", {"metadata": {"finalizers": [None]}}, {"metadata": {"finalizers": [""]}}),
+    ],
+)  # fmt: skip
+def test_a_null_in_a_map_or_a_list_is_written_as_an_empty_value(kind, nulls, empty) -> None:
+    schema = schema_of("", "v1", kind)
+    whole = {"kind": kind, "apiVersion": "v1"}
+    assert encode_object(schema, {**whole, **nulls}) == encode_object(schema, {**whole, **empty})
+
+
+@pytest.mark.parametrize("kind", ["time", "microtime", "duration"])
+def test_a_null_time_in_a_map_is_an_empty_message(kind) -> None:
+    assert _scalar(2, kind, None) == b"\x12\x00"

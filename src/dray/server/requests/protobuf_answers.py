@@ -86,6 +86,8 @@ def _fields(tree: FieldTree, obj: JsonMapping) -> Iterable[bytes]:
 
 
 def _values(number: int, kind: Type, value: Any) -> Iterable[bytes]:
+    if value is None and kind.kind in (LIST, MAP, STRUCT):  # a null in a map or a list is an empty value
+        value = () if kind.kind == LIST else {}
     if kind.kind == LIST:
         assert kind.element is not None
         for item in value:
@@ -105,7 +107,17 @@ def _values(number: int, kind: Type, value: Any) -> Iterable[bytes]:
         yield _scalar(number, kind.kind, value)
 
 
+# What Go's decoder makes of a null in a map or a list; an empty time is the message without fields.
+_ZERO_BY_KIND: dict[str, Any] = {
+    "string": "", "bool": False, "int32": 0, "int64": 0, "float64": 0.0, "bytes": "", "quantity": "0", "intorstring": 0,
+}  # fmt: skip
+
+
 def _scalar(number: int, kind: str, value: Any) -> bytes:
+    if value is None:
+        if kind in ("time", "microtime", "duration"):
+            return encode_field(number, b"")
+        value = _ZERO_BY_KIND.get(kind)
     match kind:
         case "string":
             return encode_field(number, str(value).encode())
