@@ -16,6 +16,13 @@ from dray.api.features import KNOWN_GATES
 GATES = "GenericWorkload=true,DRAWorkloadResourceClaims=true,DRAResourcePoolStatus=true"
 
 
+def pytest_runtest_setup(item):
+    """Skip what the kube-apiserver of this run is too old for, and say so."""
+    gates = [gate for mark in item.iter_markers("alpha_or_beta") for gate in mark.args]
+    if item.get_closest_marker("kubernetes") and (why := next(filter(None, map(peers.lacks, gates)), "")):
+        pytest.skip(why)
+
+
 @pytest.fixture(scope="session")
 def kubernetes_peer():
     with peers.kubernetes(gates=GATES) as peer:

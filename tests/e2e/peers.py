@@ -7,6 +7,7 @@ missing the tests that need them are skipped, and say so.
 
 import base64
 import contextlib
+import functools
 import random
 import re
 import shutil
@@ -26,6 +27,7 @@ import pytest
 import yaml
 
 from bench import stacks
+from dray.api.features import KNOWN_GATES
 from dray.server.auth import pki
 
 CACHE = stacks.CACHE
@@ -48,11 +50,33 @@ def kubernetes_binaries() -> Path | None:
     return stacks.kubernetes_binaries(BINARIES)
 
 
-def known_gates(program: Path, gates: str) -> str:
-    """Leave out the feature gates that this version of a program does not have: it would refuse to start."""
+@functools.cache
+def listed_gates(program: Path) -> dict[str, bool]:
+    """Return the feature gates that a program lists, with their defaults; those that are stable are not listed."""
     text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
-    known = set(re.findall(r"^\s*(?:kube:)?(\w+)=true\|false", text, re.MULTILINE))
-    return ",".join(each for each in gates.split(",") if each.partition("=")[0] in known)
+    found = re.findall(r"^\s*(?:kube:)?(\w+)=true\|false \(\w+ - default=(\w+)\)", text, re.MULTILINE)
+    return {name: value == "true" for name, value in found}
+
+
+def gates_of_version(program: Path, gates: str) -> str:
+    """Return the gates that this version of a program has, with those on that are on by default today.
+
+    With a gate that it does not have a program refuses to start.
+    """
+    listed = listed_gates(program)
+    wanted = [each for each in gates.split(",") if each.partition("=")[0] in listed]
+    by_default = [
+        f"{name}=true" for name, is_on in KNOWN_GATES.items() if is_on and listed.get(name) is False
+    ]
+    return ",".join([*by_default, *wanted])
+
+
+def lacks(gate: str) -> str:
+    """Return why the kube-apiserver of this run cannot have a feature, empty if it can."""
+    binaries = kubernetes_binaries()
+    if binaries is None or gate in listed_gates(binaries / "kube-apiserver"):
+        return ""
+    return f"kube-apiserver {binaries.name} does not have {gate}"
 
 
 def free_port() -> int:
@@ -138,7 +162,7 @@ def kubernetes(
     binaries = CACHE / version if version else kubernetes_binaries()
     if binaries is None:
         pytest.skip(f"no kube-apiserver under {CACHE}: run tools/peers/build")
-    gates = known_gates(binaries / "kube-apiserver", gates) if gates else ""
+    gates = gates_of_version(binaries / "kube-apiserver", gates)
     with _workplace("dray-kube-", signal.SIGKILL) as (folder, processes):
         port, etcd_port, peer_port = free_port(), free_port(), free_port()
         etcd, peer = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"

@@ -227,6 +227,7 @@ async def test_the_claim_of_an_extended_resource_goes_with_its_pod(controlled):
         await claim_gone(cluster, claim)
 
 
+@pytest.mark.alpha_or_beta("GenericWorkload")
 async def test_the_pods_of_a_group_share_the_groups_claim(controlled):
     async with furnished(controlled, gates=["GenericWorkload", "DRAWorkloadResourceClaims"]) as cluster:
         entry = {"name": "gpu", "resourceClaimTemplateName": "gpu"}

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 from shared_data import shared
 
+from dray.client.resources import POD_GROUPS, TAINT_RULES, versions_of
+from dray.workbench.doctor.cluster import OLDEST_MINOR_WITH_V1
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "scheduler-features.md"
+PEERS_BUILD = ROOT / "tools" / "peers" / "build"
 BOTH, KUBERNETES = frozenset({"dray", "kubernetes"}), frozenset({"kubernetes"})
 SERVERS = {  # fixture -> where a test that takes it runs
     **dict.fromkeys(("peer", "controlled", "gated", "untended"), BOTH),
@@ -66,3 +70,12 @@ def test_no_feature_is_left_out():
     wanted = [row[0].strip() for row in rows[2:]]
     assert len(wanted) > 20
     assert [row[0] for row in FEATURES] == wanted
+
+
+def test_the_table_of_kubernetes_versions_has_what_the_code_reads():
+    text = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    rows = re.findall(r"^\| (1\.\d\d(?:, 1\.\d\d)*) \| (v\w+)", text, re.MULTILINE)
+    assert [version for _, version in rows] == [each.version for each in versions_of(TAINT_RULES)]
+    minors = {int(minor) for names, _ in rows for minor in re.findall(r"1\.(\d\d)", names)}
+    assert min(minors) == OLDEST_MINOR_WITH_V1 and f"v1.{max(minors)}." in PEERS_BUILD.read_text("utf-8")
+    assert f"| {POD_GROUPS.version}, with the gate" in text
