@@ -8,10 +8,11 @@ from functools import lru_cache
 
 from dray.api.quantity import Quantity, QuantityError, parse_quantity
 from dray.api.semver import Semver, SemverError, parse_semver
+from dray.cel.addresses import address_problem, prefix_problem
 from dray.cel.declarations import FORMAT_NAMES
 from dray.cel.errors import Fault, no_such_overload
 from dray.cel.formats import validate
-from dray.cel.urls import UrlError, parse_url
+from dray.cel.urls import UrlError, parse_url, quote_go
 from dray.cel.values import NOTHING, Cidr, Format, Ip, Optional, Url
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -83,14 +84,13 @@ def _parse_address(text: str) -> Address:
         address = _ip_address(text)
     except ValueError:
         raise Fault(
-            f'IP Address "{text}" parse error during conversion from string: '
-            f'ParseAddr("{text}"): unable to parse IP'
+            f"IP Address {quote_go(text)} parse error during conversion from string: {address_problem(text)}"
         ) from None
     if isinstance(address, ipaddress.IPv6Address):
         if address.scope_id is not None:
-            raise Fault(f'IP address "{text}" with zone value is not allowed')
+            raise Fault(f"IP address {quote_go(text)} with zone value is not allowed")
         if address.ipv4_mapped is not None:
-            raise Fault(f'IPv4-mapped IPv6 address "{text}" is not allowed')
+            raise Fault(f"IPv4-mapped IPv6 address {quote_go(text)} is not allowed")
     return address
 
 
@@ -127,15 +127,17 @@ def to_cidr(text: str) -> Cidr:
     """Parse an address with a prefix length."""
     problem = "network address parse error during conversion from string: "
     address_text, slash, bits = text.rpartition("/")
+    address = None
     try:
         address = _ip_address(address_text)
         sound = bool(slash) and bits.isascii() and bits.isdigit() and (bits == "0" or bits[0] != "0")
         if not sound or len(bits) > 3 or int(bits) > address.max_prefixlen or "%" in address_text:
             raise ValueError
     except ValueError:
-        raise Fault(f'{problem}{problem}netip.ParsePrefix("{text}"): unable to parse prefix') from None
+        reason = prefix_problem(text, has_address=address is not None)
+        raise Fault(f"{problem}{problem}{reason}") from None
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        raise Fault(f'{problem}IPv4-mapped IPv6 address "{text}" is not allowed')
+        raise Fault(f"{problem}IPv4-mapped IPv6 address {quote_go(text)} is not allowed")
     return Cidr(address, int(bits))
 
 

@@ -42,6 +42,7 @@ from dray.server.requests import (
 )
 
 _LONGEST_MANAGER = 128
+_WRONG_TYPE = "json: cannot unmarshal"  # how reading says that a value has another type than its field
 
 
 @dataclass(slots=True)
@@ -110,6 +111,9 @@ class FieldManagers:
         stored = self.versions.stored_shape(
             kind, obj, split_api_version(obj.get("apiVersion") or "")[1] or own
         )
+        # Upstream converts through structs, which do not keep empty lists and maps.
+        stored = copy_json(stored)
+        self.versions.drop_empties(kind, stored)
         return self.versions.outgoing(kind, stored, version)
 
     def _schema_in(self, kind: Kind, api_version: str) -> Type | None:
@@ -127,10 +131,10 @@ class Applier:
         """Merge a configuration into an object, or create the object from it."""
         representation = negotiate(call.request.header("accept"))
         options = write_options(call.request, "PatchOptions", is_patch=True, is_apply=True)
-        config = await compute(call.size, self._parse, call, options)
+        config, problem = await compute(call.size, self._parse, call, options)
 
         def transform(old: JsonObject | None) -> JsonObject:
-            return self._merged(call, old, config, options)
+            return self._merged(call, old, config, options, problem)
 
         call.has_managed_fields = True
         stored, created = await self._handlers.writer.update(
@@ -140,8 +144,12 @@ class Applier:
             call, stored, 201 if created else 200, representation, dry_run=options.dry_run
         )
 
-    def _parse(self, call: Call, options: WriteOptions) -> JsonObject:
-        """Return the configuration, checked against the schema but without anything added."""
+    def _parse(self, call: Call, options: WriteOptions) -> tuple[JsonObject, str]:
+        """Return the configuration, checked against the schema but without anything added.
+
+        The text is what is wrong with a value that has the right type ("" for nothing): a quantity that cannot be
+        read is merged like any text, so conflicts are told first.
+        """
         route = call.route
         value = _parsed(call.request.body)
         if not isinstance(value, dict):
@@ -157,28 +165,31 @@ class Applier:
             raise errors.plain_failure(500, "failed to create typed patch object: .metadata: expected map")
         if metadata and metadata.get("managedFields") is not None:
             raise errors.bad_request("metadata.managedFields must be nil")
-        self._check(call, value)
+        problem = self._check(call, value)
         schema = self._handlers.versions.schema(route.kind, route.version)
         config: JsonObject = value
         if schema is not None and may_hold_raw(schema, value):
             config = _sealed(value, schema)
-        return config
+        return config, problem
 
-    def _check(self, call: Call, value: JsonObject) -> None:
+    def _check(self, call: Call, value: JsonObject) -> str:
         route = call.route
         schema = self._handlers.versions.schema(route.kind, route.version)
         if schema is None:
             unknown = self._handlers.versions.custom.unknown_members(route.kind, route.version, value)
             self._refuse_unknown(call, unknown)
-            return
+            return ""
         try:
             _, complaints = read(schema, value)
         except DecodeError as problem:
+            if not str(problem).startswith(_WRONG_TYPE):
+                return str(problem)
             raise errors.plain_failure(500, f"failed to create typed patch object: {problem}") from None
         if any(complaint.startswith("duplicate") for complaint in complaints):
             _parsed_as_yaml(call.request.body)  # refuses them in its own words
         unknown = [complaint for complaint in complaints if complaint.startswith("unknown")]
         self._refuse_unknown(call, unknown)
+        return ""
 
     def _refuse_unknown(self, call: Call, unknown: list[str]) -> None:
         route = call.route
@@ -191,7 +202,7 @@ class Applier:
             )
 
     def _merged(
-        self, call: Call, old: JsonObject | None, config: JsonObject, options: WriteOptions
+        self, call: Call, old: JsonObject | None, config: JsonObject, options: WriteOptions, problem: str
     ) -> JsonObject:
         kind, version = call.route.kind, call.route.version
         versions, environment = self._handlers.versions, self._handlers.environment
@@ -203,8 +214,10 @@ class Applier:
             merged, managed, changed = self._managed_fields.rules(call).apply(
                 live, config, managed, options.field_manager, environment.timestamp(), force=options.force
             )
-        except FieldConflicts as problem:
-            raise _conflict(problem) from None
+        except FieldConflicts as conflicts:
+            raise _conflict(conflicts) from None
+        if problem:
+            raise _unreadable(call, config, problem)
         uid = (merged.get("metadata") or {}).get("uid")
         if old is None and uid:
             raise errors.conflict(
@@ -221,6 +234,7 @@ class Applier:
             # Reading by a schema copies; a custom kind is read in place.
             document = merged if schema is not None else copy_json(merged)
             new = self._handlers.read(quiet, schema, document, "Ignore")
+            call.keeps_empties = quiet.keeps_empties
             self._handlers.check_target(call, new)
             drop_duplicate_owners(call, new)
             new = versions.incoming(kind, new, version, environment.now())
@@ -278,6 +292,17 @@ def _sealed(value: Any, schema: Type | None) -> Any:
     if isinstance(value, list):
         return [_sealed(item, schema.element) for item in value]
     return value
+
+
+def _unreadable(call: Call, config: JsonObject, problem: str) -> errors.ApiError:
+    """Return 500 for a value of the right type that cannot be read, a quantity like "x"."""
+    route, metadata = call.route, config.get("metadata") or {}
+    what = f"{route.kind.group}/{route.version}, Kind={route.kind.kind}"
+    return errors.plain_failure(
+        500,
+        f"failed to convert new object ({metadata.get('namespace') or ''}/{metadata.get('name') or ''}; {what}) to proper "
+        f"version: unable to convert unstructured object to {what}: {problem}",
+    )
 
 
 def _conflict(problem: FieldConflicts) -> errors.ApiError:

@@ -293,40 +293,55 @@ class Ownership:
         return settled, mine
 
     def _pruned(self, merged: JsonObject, managed: ManagedFields, key: Key, last: Entry | None) -> JsonObject:
-        """Remove what this manager applied last time and nobody wants any more."""
+        """Remove what this manager applied last time and nobody wants any more.
+
+        Everything of the last time is taken out first. Then each version in which somebody owns fields is asked
+        what of it must come back, since sets of paths mean something only in the version they were written in.
+        """
         if last is None or not last.fields:
             return merged
         version = last.api_version
-        schema = self.schema if version == self.api_version else self.schema_in(version)
-        shown = merged if version == self.api_version else self.in_version(merged, version)
+        schema, shown = self._shown(merged, version)
         if shown is None:
             return merged
         before = with_named_members(last.fields, schema)
         pruned = remove(shown, before, schema) or {}
-        everything = with_named_members(fields_of(shown, schema), schema)
-        owned: Fields = {}
+        # The version of the removal goes first: others may not be able to show an object that lacks a field.
+        owned: dict[str, list[Fields]] = {version: []}
         for other in managed.values():
-            fields = other.fields if other.api_version == version else self._translated(shown, other, version)
-            owned = union(owned, with_named_members(fields, schema))
-        left = with_named_members(fields_of(pruned, schema), schema)
-        gone = intersection(difference(everything, union(left, owned)), before)
-        pruned = remove(shown, gone, schema) or {}
-        if version == self.api_version:
-            return pruned
-        back = self.in_version(pruned, self.api_version)
+            owned.setdefault(other.api_version, []).append(other.fields)
+        for each, sets in owned.items():
+            pruned = self._with_owned(merged, pruned, each, sets)
+        pruned_here = self._shown(pruned, version)[1] or {}
+        gone = intersection(difference(_named(shown, schema), _named(pruned_here, schema)), before)
+        back = self._shown(remove(shown, gone, schema) or {}, self.api_version)[1]
         return back if back is not None else merged
 
-    def _translated(self, shown: JsonObject, entry: Entry, version: str) -> Fields:
-        """Return a manager's fields in another version, as far as the object shows them.
+    def _with_owned(
+        self, merged: JsonObject, pruned: JsonObject, version: str, sets: list[Fields]
+    ) -> JsonObject:
+        """Return the pruned object, in a version, with those fields again that somebody owns in that version."""
+        schema, whole = self._shown(merged, version)
+        _, part = self._shown(pruned, version)
+        if whole is None or part is None:
+            return pruned  # the version is not served any more
+        owned = with_named_members(union_of(sets), schema) if sets else {}
+        gone = difference(difference(_named(whole, schema), _named(part, schema)), owned)
+        return remove(whole, gone, schema) or {}
 
-        Members keep their names between served versions except where the shape
-        differs; there the whole object counts as owned, so nothing is lost.
-        """
-        return (
-            entry.fields
-            if entry.api_version == version
-            else union(entry.fields, fields_of(shown, self.schema_in(version)))
-        )
+    def _shown(self, obj: JsonObject, api_version: str) -> tuple[Type | None, JsonObject | None]:
+        """Return the schema of a version and the object in it; no object where it is not served."""
+        if api_version == self.api_version:
+            schema = self.schema
+        else:
+            schema = self.schema_in(api_version)
+        if (obj.get("apiVersion") or self.api_version) == api_version:
+            return schema, obj
+        return schema, self.in_version(obj, api_version)
+
+
+def _named(obj: JsonObject, schema: Type | None) -> Fields:
+    return with_named_members(fields_of(obj, schema), schema)
 
 
 def _described(key: Key, entry: Entry) -> str:
