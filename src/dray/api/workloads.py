@@ -125,11 +125,18 @@ class Deployment(View, frozen=True):
     status: DeploymentStatus = DeploymentStatus()
 
 
+class DaemonSetUpdateStrategy(View, frozen=True):
+    """Who replaces pods of an older template: the controller, or whoever deletes them (`OnDelete`)."""
+
+    type: str = "RollingUpdate"
+
+
 class DaemonSetSpec(View, frozen=True):
     """One pod of the template on every fitting node."""
 
     selector: LabelSelector | None = None
     template: dict[str, Any] = {}
+    update_strategy: DaemonSetUpdateStrategy = DaemonSetUpdateStrategy()
 
 
 class DaemonSetStatus(View, frozen=True):

@@ -51,6 +51,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--profile", metavar="NAME", default="dgx-h100", help="for sim: hardware profile (default: dgx-h100)"
     )
     serve.add_argument("--faults", type=Path, metavar="FILE", help="for sim: file with faults to inject")
+    serve.add_argument(
+        "--driver-version",
+        metavar="VERSION",
+        help="for sim: version that the devices publish (default: that of the profile)",
+    )
     serve.add_argument("--metrics-port", type=port, metavar="N", help="port of /metrics (default: none)")
     serve.add_argument(
         "--metrics-address",
@@ -159,11 +164,14 @@ def _run_simulated(args: argparse.Namespace, settings: Settings) -> int:
     """Run all drivers of a hardware profile in one process."""
     from dray.driver import run_all
     from dray.drivers.hardware import load_profile
+    from dray.drivers.simulated import with_version
     from dray.drivers.simulated_node import simulated_driver
 
+    pools = load_profile(args.profile).pools(args.node_name)
+    if args.driver_version:
+        pools = [with_version(pool, args.driver_version) for pool in pools]
     drivers = [
-        simulated_driver(pool, args.faults, settings.data_dir(pool.driver) / "files")
-        for pool in load_profile(args.profile).pools(args.node_name)
+        simulated_driver(pool, args.faults, settings.data_dir(pool.driver) / "files") for pool in pools
     ]
     return run_all(drivers, kubeconfig=args.kubeconfig, settings=settings)
 

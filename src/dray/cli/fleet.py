@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.cli.arguments import add_flags, did_you_mean, seconds, whole_number
+from dray.cli.fleet_rollout import configure_rollout, list_rollouts, run_rollout
 from dray.cli.output import CommandError, add_output_flag, emit, plural, say, table
 
 if TYPE_CHECKING:
@@ -63,7 +64,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     undrain.add_argument("target", nargs="?", metavar="TARGET", help="as it was drained")
     undrain.add_argument("--everything", action="store_true", help="end all drains")
     listing = actions.add_parser("drains", help="list what is drained, why, and who still uses it")
-    for command in (check, drain, undrain, listing):
+    rollout = actions.add_parser(
+        "rollout", help="replace a driver node by node, validate, roll back on failures"
+    )
+    rollouts = actions.add_parser("rollouts", help="list rollouts of drivers and how far they are")
+    configure_rollout(rollout)
+    for command in (check, drain, undrain, listing, rollout, rollouts):
         add_output_flag(command)
         add_flags(command, "--kubeconfig", "--context")
 
@@ -72,7 +78,14 @@ def run(args: argparse.Namespace) -> int:
     """Run one action; exit code 1 when a device failed or a drain did not end."""
     from dray.cli.sources import connect
 
-    work = {"check": _check, "drain": _drain, "undrain": _undrain, "drains": _drains}[args.action]
+    work = {
+        "check": _check,
+        "drain": _drain,
+        "undrain": _undrain,
+        "drains": _drains,
+        "rollout": run_rollout,
+        "rollouts": list_rollouts,
+    }[args.action]
     if args.action == "undrain" and bool(args.target) == bool(args.everything):
         raise CommandError(
             "what should be given back?", "name a target of `dray fleet drains`, or give --everything"
@@ -229,17 +242,10 @@ async def _drains(args: argparse.Namespace, client: Client) -> int:
 
 async def _check(args: argparse.Namespace, client: Client) -> int:
     from dray.cli.progress import doing
-    from dray.workbench.fleet.probing import NamespaceRefused, ProbeOptions, prepare_namespace, run_probes
+    from dray.workbench.fleet.probing import NamespaceRefused, ProbeOptions, prepare_namespace
     from dray.workbench.fleet.reports import as_junit, as_rows
-    from dray.workbench.fleet.validation import (
-        DEFAULT_COMMAND,
-        DeviceReport,
-        Result,
-        judge_probe,
-        judge_published,
-        to_check,
-    )
-    from dray.workbench.fleet.validation import plan_probes as plan
+    from dray.workbench.fleet.validating import validate
+    from dray.workbench.fleet.validation import DEFAULT_COMMAND, to_check
 
     expected = _expected(args)
     inventory = await _inventory(client)
@@ -247,34 +253,13 @@ async def _check(args: argparse.Namespace, client: Client) -> int:
     rows = [row for row in to_check(chain(*chosen)) if args.driver in (None, row.driver)]
     if not rows:
         raise CommandError("there are no devices to check", "`dray get devices` lists them", code=1)
-    probes, reasons = plan(inventory.snapshot, inventory.pools, rows)
     command = ["sh", "-c", args.probe] if args.probe else DEFAULT_COMMAND
     options = ProbeOptions(command, args.image, args.namespace, args.scheduler, args.timeout, args.at_once)
-    done = 0
-
-    def count(_probe: object) -> None:
-        nonlocal done
-        done += 1
-        doing(f"{done} of {len(probes)} probes have ended")
-
-    doing(f"running {plural(len(probes), 'probe')}")
     try:
         await prepare_namespace(client, args.namespace)
     except NamespaceRefused as error:
         raise CommandError(str(error), "choose another --namespace, or label it") from error
-    outcomes = await run_probes(client, probes, options, count)
-    found = {
-        f"{probe.driver}/{probe.pool}/{device}": judge_probe(device, outcome)
-        for probe, outcome in zip(probes, outcomes, strict=True)
-        for device in probe.devices
-    }
-    pools = {(pool.driver, pool.pool): pool for pool in inventory.pools}
-    reports = []
-    for row in rows:
-        key = str(row.key)
-        judged = found.get(key) or [Result("probe", "skipped", reasons.get(key, ""))]
-        published = judge_published(row, pools[row.driver, row.pool], expected)
-        reports.append(DeviceReport(row.node, row.driver, row.pool, row.device.name, [*published, *judged]))
+    reports = await validate(client, inventory, rows, expected, options, doing)
     if args.junit:
         args.junit.write_text(as_junit(reports), "utf-8")
     _print_reports(args, reports, as_rows(reports))

@@ -92,7 +92,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "user": ("dray.cli.user", "list the users of a shared machine, limit them, make administrators"),
     },
     "Maintain a fleet": {
-        "fleet": ("dray.cli.fleet", "take devices out of use and back, and validate them one by one"),
+        "fleet": (
+            "dray.cli.fleet",
+            "take devices out of use and back, validate them, replace drivers node by node",
+        ),
         "conformance": (
             "dray.cli.conformance",
             "check the CNCF AI conformance requirements of a cluster, with evidence",

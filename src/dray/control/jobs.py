@@ -388,7 +388,8 @@ class DaemonSetController(Controller):
             ]
             healthy = all(is_ready(pod) for group in by_node.values() for pod in group)
             # One at a time, and only from a healthy set: a bad template must not take all nodes down.
-            surplus += outdated[:1] if healthy and not (wanted - set(by_node)) else []
+            if found.spec.update_strategy.type != "OnDelete" and healthy and not (wanted - set(by_node)):
+                surplus += outdated[:1]
             failed = [
                 pod
                 for pod in pods

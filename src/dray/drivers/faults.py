@@ -5,6 +5,7 @@
       gpu-1: {taint: {key: gpu.nvidia.com/xid, value: "79", effect: NoExecute}}
       gpu-2: {vanish: true}
       gpu-3: {prepareError: no such firmware, prepareSeconds: 2}
+      gpu-4: {prepareError: version mismatch, driverVersions: [580.2.0]}   # a fault of one version of the driver
     prepareSeconds: 0.5        # for every device
 
 A file that cannot be read keeps the last good state: a typo must not heal a device.
@@ -37,6 +38,7 @@ class DeviceFault(
     prepare_error: str = ""
     unprepare_error: str = ""
     prepare_seconds: float = 0.0
+    driver_versions: tuple[str, ...] = ()  # a driver of another version is not affected; empty means: all are
 
 
 class Faults(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -48,6 +50,15 @@ class Faults(msgspec.Struct, rename="camel", frozen=True, forbid_unknown_fields=
     def of(self, device: str) -> DeviceFault:
         """Return the fault of a device; a fresh one means: nothing is wrong."""
         return self.devices.get(device, DeviceFault())
+
+    def of_version(self, version: str) -> Faults:
+        """Return the faults that a driver of this version has."""
+        devices = {
+            name: fault
+            for name, fault in self.devices.items()
+            if not fault.driver_versions or version in fault.driver_versions
+        }
+        return msgspec.structs.replace(self, devices=devices)
 
 
 class FaultFile:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,11 @@ from dray.driver import (
 )
 from dray.drivers.faults import FaultFile, Faults
 from dray.drivers.hardware import PoolModel
+from dray.drivers.hardware.attributes import version
 from dray.drivers.opaque_configs import OpaqueConfigError, check_config
 from dray.drivers.simulated_variables import variable_name, variables_of
 
+DRIVER_VERSION = "driverVersion"  # the attribute
 HEALTH_PERIOD = 10.0  # heartbeat; the node calls a device unknown after 30 s of silence
 LOOK_PERIOD = 0.5  # how often the faults file is looked at
 
@@ -63,24 +66,28 @@ class SimulatedDriver:
         self.model = model
         self.folder = folder  # for files that containers see; None: they get no mounts
         self.models = (model, *others)
-        self._faults = FaultFile(faults)
+        self._fault_file = FaultFile(faults)
+        self._version = published_version(self.models)
         self._device_by_id = {
             (each.name, device.name): device for each in (*self.models, *reachable) for device in each.devices
         }
         self._interval = interval
 
+    def _read_faults(self) -> Faults:
+        return self._fault_file.read().of_version(self._version)
+
     def discover(self) -> list[Pool]:
         """Return the modelled pools, less what vanished, with the taints of faults."""
-        faults = self._faults.read()
+        faults = self._read_faults()
         pools = [model for model in self.models if model.devices or model.counter_sets]
         return [Pool(_present(model, faults), model.counter_sets, name=model.name) for model in pools]
 
     async def changes(self) -> AsyncIterator[object]:
         """Yield when the faults changed."""
-        before = self._faults.read()
+        before = self._read_faults()
         while True:
             await asyncio.sleep(self._interval)
-            now = self._faults.read()
+            now = self._read_faults()
             if now != before:
                 before = now
                 yield now
@@ -90,7 +97,7 @@ class SimulatedDriver:
         last: list[DeviceHealth] = []
         waited = HEALTH_PERIOD
         while True:
-            faults = self._faults.read()
+            faults = self._read_faults()
             now = [
                 DeviceHealth(pool, name, faults.of(name).health, faults.of(name).message)
                 for pool, name in self._device_by_id
@@ -103,7 +110,7 @@ class SimulatedDriver:
 
     async def prepare(self, claim: ClaimRequest) -> list[PreparedDevice]:
         """Pretend to set up each device; fail or take long when a fault says so."""
-        faults = self._faults.read()
+        faults = self._read_faults()
         prepared = []
         for allocated in claim.devices:
             fault = faults.of(allocated.device)
@@ -175,7 +182,7 @@ class SimulatedDriver:
 
     async def unprepare(self, claim: PreparedClaim) -> None:
         """Undo nothing; fail when a fault says so."""
-        faults = self._faults.read()
+        faults = self._read_faults()
         for device in claim.devices:
             message = faults.of(device.device).unprepare_error
             if message:
@@ -192,3 +199,25 @@ def _present(model: PoolModel, faults: Faults) -> list[Device]:
             device = msgspec.structs.replace(device, taints=[*device.taints, fault.taint])
         devices.append(device)
     return devices
+
+
+def published_version(models: Iterable[PoolModel]) -> str:
+    """Return the version of the driver that its devices publish; empty if they publish none."""
+    for model in models:
+        for device in model.devices:
+            found = (device.attributes or {}).get(DRIVER_VERSION)
+            if found is not None:
+                return found.version or found.string or ""
+    return ""
+
+
+def with_version(model: PoolModel, driver_version: str) -> PoolModel:
+    """Return the pool as a driver of another version publishes it; devices without a version stay without one."""
+    devices = []
+    for device in model.devices:
+        attributes = device.attributes or {}
+        if DRIVER_VERSION in attributes:
+            attributes = {**attributes, DRIVER_VERSION: version(driver_version)}
+            device = msgspec.structs.replace(device, attributes=attributes)
+        devices.append(device)
+    return replace(model, devices=tuple(devices))

@@ -238,7 +238,10 @@ async def drain(
             return result
         result.left = {}
         for holder in plan.holders:
-            result.left[holder.key] = await _move(client, holder, result, by_controller=no_execute)
+            if no_execute and not holder.is_leaving:
+                result.left[holder.key] = "waits for the taint eviction controller"
+            else:
+                result.left[holder.key] = await evict(client, holder, result)
         text = "; ".join(f"{pod}: {why}" for pod, why in sorted(result.left.items()))
         if text != shown:
             report(f"{len(plan.holders)} pods use the devices: {text}")
@@ -257,12 +260,10 @@ def _refuse_bare(plan: DrainPlan, *, force: bool) -> None:
         )
 
 
-async def _move(client: Client, holder: Holder, result: DrainResult, *, by_controller: bool) -> str:
-    """Evict a pod, unless it is going already; returns why it is still there."""
+async def evict(client: Client, holder: Holder, result: DrainResult) -> str:
+    """Evict a pod within its disruption budgets, unless it is going already; returns why it is still there."""
     if holder.is_leaving:
         return "is terminating"
-    if by_controller:
-        return "waits for the taint eviction controller"
     body = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",

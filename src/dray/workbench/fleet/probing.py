@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from dray.api.json_types import JsonObject
 from dray.api.well_known import ADMIN_ACCESS_LABEL, MANAGED_BY_LABEL
@@ -33,6 +33,7 @@ class ProbeOptions:
     scheduler: str = ""
     seconds: float = 120.0  # for one probe, from its creation to its end
     at_once: int = 16
+    labels: Mapping[str, str] = field(default_factory=dict)  # of claims and pods
 
 
 class NamespaceRefused(Exception):
@@ -101,6 +102,7 @@ async def _run(
         image=options.image,
         scheduler=options.scheduler,
         seconds=max(1, int(options.seconds)),
+        labels=options.labels,
     )
     outcome = Outcome()
     try:
@@ -142,3 +144,12 @@ async def _delete(client: Client, name: str, namespace: str) -> None:
     for resource in (PODS, CLAIMS):
         with contextlib.suppress(NotFound, ClientError):
             await client.delete(resource, name, namespace)
+
+
+async def delete_leftovers(client: Client, namespace: str, labels: Mapping[str, str]) -> None:
+    """Delete probes with these labels that a process left behind when it was killed."""
+    selector = ",".join(f"{key}={value}" for key, value in labels.items())
+    for resource in (PODS, CLAIMS):
+        for found in (await client.list(resource, namespace, labelSelector=selector)).items:
+            with contextlib.suppress(NotFound):
+                await client.delete(resource, found["metadata"]["name"], namespace)

@@ -216,7 +216,14 @@ def classes_by_device(snapshot: Snapshot) -> dict[str, list[str]]:
 
 
 def manifests(
-    probe: Probe, name: str, *, command: Sequence[str], image: str, scheduler: str, seconds: int
+    probe: Probe,
+    name: str,
+    *,
+    command: Sequence[str],
+    image: str,
+    scheduler: str,
+    seconds: int,
+    labels: Mapping[str, str] | None = None,
 ) -> tuple[JsonObject, JsonObject]:
     """Return the claim and the pod of a probe."""
     exactly: JsonObject = {
@@ -230,14 +237,14 @@ def manifests(
     claim = {
         "apiVersion": CLAIMS.api_version,
         "kind": "ResourceClaim",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": dict(labels or {})},
         "spec": {"devices": {"requests": [{"name": REQUEST, "exactly": exactly}]}},
     }
     field_is = {"key": "metadata.name", "operator": "In", "values": [probe.node]}
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": dict(labels or {})},
         "spec": {
             **({"schedulerName": scheduler} if scheduler else {}),
             "restartPolicy": "Never",
