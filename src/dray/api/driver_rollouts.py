@@ -63,7 +63,8 @@ class NodeRollout(View, frozen=True):
     step: str = "Pending"
     reverting: bool = False
     since: str = ""  # when the step began
-    message: str = ""  # evidence of a failure, or what is waited for
+    message: str = ""  # what is waited for
+    evidence: str = ""  # of the last failure; it stays when the node is reverted
 
 
 class DriverRolloutStatus(View, frozen=True):

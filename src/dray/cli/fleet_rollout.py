@@ -218,7 +218,6 @@ def _finish(args: argparse.Namespace, name: str, rollout: DriverRollout) -> int:
         say(
             f"{plural(len(failed), 'node')} failed and stay tainted: {', '.join(node.name for node in failed)}"
         )
-    say(f"{name}: {status.phase}: {status.message}")
     return 0 if status.phase == COMPLETE and not failed else 1
 
 
@@ -232,7 +231,13 @@ def _row(name: str, rollout: DriverRollout) -> dict[str, Any]:
         "phase": status.phase or "Created",
         "message": status.message,
         "nodes": [
-            {"name": node.name, "step": node.step, "reverting": node.reverting, "message": node.message}
+            {
+                "name": node.name,
+                "step": node.step,
+                "reverting": node.reverting,
+                "message": node.message,
+                "evidence": node.evidence,
+            }
             for node in status.nodes
         ],
     }

@@ -106,7 +106,7 @@ def test_a_step_that_takes_too_long_fails_the_node_with_what_it_waited_for():
     status, _ = advance(spec, status, stuck, NOW + timedelta(seconds=121))
     assert steps(status) == ["Failed"]
     assert status.phase == "Stopped"
-    assert "to become ready" in status.nodes[0].message
+    assert "to become ready" in status.nodes[0].evidence
 
 
 def test_a_canary_that_fails_ends_the_rollout_whatever_the_limit():
@@ -310,10 +310,11 @@ async def test_bad_nodes_stop_the_rollout_and_the_old_version_returns():
     client = await fleet.build()
     rollout = await drive(fleet, client).run()
     assert rollout.status.phase == "RolledBack"
-    assert "2 nodes failed" in rollout.status.message
+    assert "2 of 8 nodes failed" in rollout.status.message
     assert {fleet.version_of(node) for node in nodes} == {OLD.version}
     assert steps(rollout.status)[-1] == "Pending"  # the limit ended it before the last node's turn
     assert fleet.of(TAINT_RULES) == []
+    assert [node.name for node in rollout.status.nodes if "broken" in node.evidence] == ["n02", "n04"]
 
 
 @pytest.mark.parametrize("after", [False, True])

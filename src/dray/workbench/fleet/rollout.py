@@ -231,7 +231,8 @@ class RolloutDriver:
     def _say(self, status: api.DriverRolloutStatus) -> None:
         for node in status.nodes:
             text = f"{node.step}{' (reverting)' if node.reverting and node.step != rollout_plan.REVERTED else ''}"
-            text += f": {node.message}" if node.message else ""
+            why = node.evidence if node.step == rollout_plan.FAILED or node.reverting else ""
+            text += f": {node.message or why}" if node.message or why else ""
             if text != self._shown.get(node.name) and node.step != rollout_plan.PENDING:
                 self.report(f"{node.name}: {text}")
             self._shown[node.name] = text

@@ -8,7 +8,7 @@ A node goes through these steps; each is written into the DriverRollout before a
               and publish its devices
   Validating  claims with admin access try every device
   Updated     untainted again; after a rollback the same end is called Reverted
-  Failed      the devices stay tainted; `message` has the evidence
+  Failed      the devices stay tainted; `evidence` says why
 
 When `maxFailures` nodes or a canary failed the rollout is rolled back: nodes whose driver was not touched are untainted, all
 others take the same steps towards the previous version. `advance` is pure: it returns the next status and
@@ -162,10 +162,9 @@ def _goal(spec: DriverRolloutSpec, status: DriverRolloutStatus, node: NodeRollou
     return (status.previous or DriverTemplate()) if node.reverting else spec.to
 
 
-def _at(node: NodeRollout, step: str, now: datetime, message: str = "") -> NodeRollout:
-    return msgspec.structs.replace(
-        node, step=step, since=format_time(now), message=" ".join(message.split())[:MAX_MESSAGE]
-    )
+def _at(node: NodeRollout, step: str, now: datetime, evidence: str = "") -> NodeRollout:
+    evidence = " ".join(evidence.split())[:MAX_MESSAGE] or node.evidence
+    return msgspec.structs.replace(node, step=step, since=format_time(now), message="", evidence=evidence)
 
 
 # --- all nodes ----------------------------------------------------------------------
@@ -192,7 +191,11 @@ def _phase(spec: DriverRolloutSpec, status: DriverRolloutStatus, nodes: list[Nod
     # A canary that failed has said what it is there to say, whatever `maxFailures` is.
     is_bad = len(failed) >= spec.max_failures or any(node.step == FAILED for node in nodes[: spec.canary])
     if spec.abort or is_bad:
-        reason = "aborted" if spec.abort else f"{len(failed)} nodes failed: {', '.join(failed[:10])}"
+        reason = (
+            "aborted"
+            if spec.abort
+            else f"{len(failed)} of {len(nodes)} nodes failed: {', '.join(failed[:10])}"
+        )
         if spec.abort or spec.roll_back:
             return ROLLING_BACK, reason
         # Nodes at work are brought to an end; no other one begins.
@@ -226,7 +229,7 @@ def _turn_back(node: NodeRollout, now: datetime) -> NodeRollout:
     if node.step == DRAINING:
         return _at(node, PENDING, now)
     if node.step in (SWAPPING, VALIDATING, FAILED):
-        return _at(msgspec.structs.replace(node, reverting=True), DRAINING, now, node.message)
+        return _at(msgspec.structs.replace(node, reverting=True), DRAINING, now)
     return node
 
 
