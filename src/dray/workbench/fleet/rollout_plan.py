@@ -40,12 +40,21 @@ from dray.api.driver_rollouts import (
 )
 from dray.api.times import format_time, parse_time
 
-PENDING, DRAINING, SWAPPING, VALIDATING = "Pending", "Draining", "Swapping", "Validating"
-UPDATED, REVERTED, FAILED = "Updated", "Reverted", "Failed"
+PENDING = "Pending"
+DRAINING = "Draining"
+SWAPPING = "Swapping"
+VALIDATING = "Validating"
+UPDATED = "Updated"
+REVERTED = "Reverted"
+FAILED = "Failed"
 AT_WORK = (DRAINING, SWAPPING, VALIDATING)
 
-RUNNING, PAUSED, ROLLING_BACK = "Running", "Paused", "RollingBack"
-COMPLETE, ROLLED_BACK, STOPPED = "Complete", "RolledBack", "Stopped"
+RUNNING = "Running"
+PAUSED = "Paused"
+ROLLING_BACK = "RollingBack"
+COMPLETE = "Complete"
+ROLLED_BACK = "RolledBack"
+STOPPED = "Stopped"
 ENDED = (COMPLETE, ROLLED_BACK, STOPPED)
 
 MAX_MESSAGE = 400  # characters of evidence of one node
