@@ -14,7 +14,7 @@ import pytest
 
 import dray
 from dray.allocator import cases
-from dray.api import compute_domains, podspec, resource, storage, workloads
+from dray.api import compute_domains, driver_rollouts, podspec, resource, storage, workloads
 from dray.api.kinds import split_api_version
 from dray.api.meta import Condition, ObjectMeta, View
 from dray.api.schema import LIST, MAP, STRUCT, schema_of
@@ -41,8 +41,9 @@ OTHERS |= {view for view in vars(storage).values() if getattr(view, "__module__"
 # Custom kinds have a CustomResourceDefinition instead.
 OTHERS |= {
     view
-    for view in vars(compute_domains).values()
-    if getattr(view, "__module__", "") == compute_domains.__name__
+    for module in (compute_domains, driver_rollouts)
+    for view in vars(module).values()
+    if getattr(view, "__module__", "") == module.__name__
 }
 OTHERS |= {workloads.Service, workloads.ServiceSpec, workloads.ReplicationController}
 OTHERS |= {workloads.StatefulSet, workloads.StatefulSetSpec}
