@@ -263,6 +263,53 @@ async def test_a_daemon_runs_on_every_fitting_node_and_follows_its_template(cont
         await on("v2", "a", "b", "c")
 
 
+async def test_a_taint_no_schedule_keeps_new_daemons_away_and_leaves_running_ones(controlled):
+    async with staged(controlled) as cluster:
+        chosen = {"nodeSelector": {"with": f"gpu-{cluster.number}"}}
+        labels = {"with": f"gpu-{cluster.number}"}
+        a, _ = await cluster.node("a", labels=labels), await cluster.node("b", labels=labels)
+        await cluster.start_scheduler()
+        body = {
+            "metadata": {"name": "driver"},
+            "spec": {"selector": {"matchLabels": {"app": "x"}}, "template": template(cluster, **chosen)},
+        }
+        await cluster.client.create(kinds.DAEMON_SETS, body, cluster.namespace)
+
+        async def by_node():
+            return {
+                pod["spec"].get("nodeName"): pod["metadata"]["uid"]
+                for pod in await pods_of(cluster)
+                if not pod["metadata"].get("deletionTimestamp")
+            }
+
+        async def on(*nodes):
+            async def check():
+                return set(await by_node()) == {f"{node}-{cluster.number}" for node in nodes}
+
+            await cluster.until(check, f"daemons on {nodes}", SOON)
+
+        async def desired(count):
+            async def check():
+                status = (await cluster.client.get(kinds.DAEMON_SETS, "driver", cluster.namespace))["status"]
+                return (status["desiredNumberScheduled"], status["numberMisscheduled"]) == (count, 2 - count)
+
+            await cluster.until(check, f"{count} desired", SOON)
+
+        async def taint(effect):
+            await cluster.client.patch(
+                kinds.NODES, a, {"spec": {"taints": [{"key": "example.com/repair", "effect": effect}]}}
+            )
+
+        await on("a", "b")
+        await desired(2)
+        before = await by_node()
+        await taint("NoSchedule")
+        await desired(1)  # the controller has seen the taint
+        assert await by_node() == before
+        await taint("NoExecute")
+        await on("b")
+
+
 async def test_a_budget_lets_go_only_as_many_as_it_may(controlled):
     async with staged(controlled) as cluster:
         budget = {

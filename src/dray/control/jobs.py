@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from dray.api.core import Node, Pod, Taint, Toleration
+import msgspec
+
+from dray.api.core import Affinity, Node, Pod, Toleration
 from dray.api.json_types import JsonObject
-from dray.api.meta import NodeSelectorTerm
+from dray.api.meta import NodeSelectorTerm, View
 from dray.api.times import format_time, parse_time
 from dray.api.well_known import JOB_CONTROLLER_UID_LABEL, JOB_NAME_LABEL
 from dray.api.workloads import DaemonSet, Job
@@ -34,7 +36,7 @@ from dray.control.reconcile_loop import (
     utc_now,
     wait_until,
 )
-from dray.scheduler.selecting import tolerates
+from dray.scheduler.selecting import NO_EXECUTE, NO_SCHEDULE, first_untolerated, matches_node
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 FIRST_RETRY = 10.0  # seconds; doubles with every failure
@@ -304,29 +306,31 @@ DAEMON_TOLERATIONS: list[JsonObject] = [
 ]
 
 
-def daemon_fits(template: JsonObject, node: Node) -> bool:
-    """Return whether a daemon of the template should run on the node (node selector and taints)."""
-    spec = template.get("spec") or {}
+class _Placement(View, frozen=True):
+    """What a template says about nodes."""
+
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] | None = None
+
+
+def daemon_fits(template: JsonObject, node: Node) -> tuple[bool, bool]:
+    """Return whether the node should get a daemon of the template, and whether one that runs there stays.
+
+    As for all pods, a taint NoSchedule keeps new ones away and leaves running ones alone; only NoExecute and a node
+    that is not selected end them.
+    """
+    spec = msgspec.convert(template.get("spec") or {}, _Placement)
     labels = node.metadata.labels or {}
-    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
-        return False
-    given = [*(spec.get("tolerations") or []), *DAEMON_TOLERATIONS]
-    tolerations = [
-        Toleration(
-            key=t.get("key", ""),
-            operator=t.get("operator", ""),
-            value=t.get("value", ""),
-            effect=t.get("effect", ""),
-        )
-        for t in given
-    ]
-
-    def blocks(taint: Taint) -> bool:
-        if taint.effect not in ("NoSchedule", "NoExecute"):
-            return False
-        return not any(tolerates(toleration, taint) for toleration in tolerations)
-
-    return not any(blocks(taint) for taint in node.spec.taints)
+    affinity = spec.affinity and spec.affinity.node_affinity
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    if any(labels.get(key) != value for key, value in (spec.node_selector or {}).items()):
+        return False, False
+    if not matches_node(required, node.metadata.name, labels):
+        return False, False
+    tolerations = [*(spec.tolerations or ()), *msgspec.convert(DAEMON_TOLERATIONS, list[Toleration])]
+    stays = first_untolerated(node.spec.taints, tolerations, (NO_EXECUTE,)) is None
+    return stays and first_untolerated(node.spec.taints, tolerations, (NO_SCHEDULE,)) is None, stays
 
 
 class DaemonSetController(Controller):
@@ -365,7 +369,9 @@ class DaemonSetController(Controller):
             return None
         digest = template_hash(found.spec.template)
         pods = list(self.owned.of(found.metadata.uid))
-        wanted = {name for name, node in self.nodes.items.items() if daemon_fits(found.spec.template, node)}
+        fits = {name: daemon_fits(found.spec.template, node) for name, node in self.nodes.items.items()}
+        wanted = {name for name, (should_run, _) in fits.items() if should_run}
+        staying = {name for name, (_, stays) in fits.items() if stays}
         by_node: dict[str, list[Pod]] = {}
         for pod in pods:
             if is_active(pod):
@@ -379,7 +385,7 @@ class DaemonSetController(Controller):
                 )
                 self.expectations.expect(found.metadata.uid, f"made:{made.metadata.name}", steady_now())
             surplus = [
-                pod for name, group in by_node.items() for pod in (group[1:] if name in wanted else group)
+                pod for name, group in by_node.items() for pod in (group[1:] if name in staying else group)
             ]
             outdated = [
                 pod

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.api.core import Pod, PodDisruptionBudget
+from dray.api.core import Node, NodeSpec, Pod, PodDisruptionBudget, Taint
 from dray.api.label_selectors import matches_labels
 from dray.api.meta import ObjectMeta
 from dray.api.resource import ResourceClaim, ResourceSlice
@@ -21,7 +21,7 @@ from dray.api.workloads import (
 )
 from dray.control.deployments import plan_rollout, resolve_amount
 from dray.control.disruption_budgets import budget_status
-from dray.control.jobs import next_index, parse_indexes, spell_indexes, successes
+from dray.control.jobs import daemon_fits, next_index, parse_indexes, spell_indexes, successes
 from dray.control.manager import UnknownController, chosen_controllers
 from dray.control.pod_templates import Expectations, removal_order, template_hash
 from dray.control.pool_status import pool_status, usage_of
@@ -271,6 +271,31 @@ def test_a_pool_is_counted_with_its_shares():
 def test_an_incomplete_pool_says_so():
     status = pool_status("d", "p", pool_slices([{"name": "a"}], count=2), usage_of([]))
     assert "1 of 2 slices" in status["validationError"]
+
+
+@pytest.mark.parametrize(
+    ("template", "taints", "fits"),
+    [
+        ({}, [], (True, True)),
+        ({}, [("example.com/x", "NoSchedule")], (False, True)),
+        ({}, [("example.com/x", "NoExecute")], (False, False)),
+        ({}, [("example.com/x", "PreferNoSchedule")], (True, True)),
+        ({}, [("node.kubernetes.io/unschedulable", "NoSchedule")], (True, True)),
+        ({}, [("node.kubernetes.io/not-ready", "NoExecute")], (True, True)),
+        ({"tolerations": [{"operator": "Exists"}]}, [("example.com/x", "NoExecute")], (True, True)),
+        ({"nodeSelector": {"zone": "a"}}, [], (True, True)),
+        ({"nodeSelector": {"zone": "b"}}, [], (False, False)),
+        ({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "zone", "operator": "NotIn", "values": ["a"]}]}]}}}}, [], (False, False)),
+    ],
+)  # fmt: skip
+def test_where_a_daemon_is_made_and_where_it_stays(template, taints, fits):
+    node = Node(
+        metadata=ObjectMeta(name="n", labels={"zone": "a"}),
+        spec=NodeSpec(taints=[Taint(key=key, effect=effect) for key, effect in taints]),
+    )
+    assert daemon_fits({"spec": template}, node) == fits
 
 
 def test_controllers_are_chosen_as_with_kube_controller_manager():
