@@ -33,6 +33,8 @@ DEFINITIONS = {
     "Ledger": "devices/ledger.py",
     "newest_generation": "devices/published.py",
     "holds_of": "devices/ledger.py",
+    "tolerates": "api/tolerations.py",
+    "first_untolerated": "api/tolerations.py",
     "claim_charges": "api/quota_charges.py",
     "pod_charges": "api/quota_charges.py",
     "total_requests": "api/pod_resources.py",

@@ -28,7 +28,8 @@ from dray.api.resource import (
     ResourceSlice,
 )
 from dray.api.semver import SemverError, parse_semver
-from dray.devices import BLOCKING_EFFECTS, rule_selects
+from dray.api.tolerations import BLOCKING_EFFECTS
+from dray.devices import rule_selects
 
 
 class Interner:

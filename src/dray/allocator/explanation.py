@@ -21,7 +21,8 @@ from dray.allocator.pool_matches import OPTIONAL_OPERATIONS, SubrequestMatches
 from dray.allocator.pools import NodeView, PoolView
 from dray.allocator.query_cache import CachedQuery
 from dray.allocator.relaxation import FREE, TOLERATE, Change, helpful_changes
-from dray.devices import DeviceId, Ledger, tolerates
+from dray.api.tolerations import first_untolerated
+from dray.devices import DeviceId, Ledger
 
 Obstacle = tuple[str, str, str]  # cause, detail, values that were found instead
 
@@ -197,7 +198,8 @@ class _NodeDiagnosis:
         shortage = self._shortage(pool, bit)
         if shortage is None and row.tainted >> bit & 1:
             taints = pool.devices[bit].taints
-            taint = next(t for t in taints if not any(tolerates(o, t) for o in subrequest.tolerations))
+            taint = first_untolerated(taints, subrequest.tolerations)
+            assert taint is not None, "a tainted device has a taint that is not tolerated"
             value = f"={taint.value}" if taint.value else ""
             return "taint", f"{taint.key}{value}:{taint.effect}", ""
         return shortage

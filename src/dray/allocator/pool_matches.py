@@ -24,8 +24,9 @@ from dray.allocator.errors import CapacityError, SelectorError
 from dray.allocator.expressions import Derivation
 from dray.allocator.gates import Gates
 from dray.allocator.pools import PoolView
-from dray.api.resource import DeviceAttribute, DeviceTaint, DeviceToleration
-from dray.devices import DeviceId, tolerates
+from dray.api.resource import DeviceAttribute
+from dray.api.tolerations import first_untolerated
+from dray.devices import DeviceId
 
 Value = frozenset[object]  # elements are (kind, value)
 
@@ -185,7 +186,7 @@ def _subrequest_matches(
         if not selected or not view.node_match & mask:
             continue
         matches.matched |= mask
-        if gates.taints and facts.taints and not _tolerated(facts.taints, subrequest.tolerations):
+        if gates.taints and facts.taints and first_untolerated(facts.taints, subrequest.tolerations):
             matches.tainted |= mask
         if facts.resource_slice.spec.skip_node_operations:
             matches.operations |= mask
@@ -251,10 +252,6 @@ def _selector_fatal(use: SelectorUse, error: Exception) -> Fatal:
 
 def _hinted(error: Exception) -> str:
     return error.hinted if isinstance(error, cel.EvaluationError) else str(error)
-
-
-def _tolerated(taints: tuple[DeviceTaint, ...], tolerations: list[DeviceToleration]) -> bool:
-    return all(any(tolerates(toleration, taint) for toleration in tolerations) for taint in taints)
 
 
 # --- constraints --------------------------------------------------------------

@@ -13,6 +13,7 @@ from dray.api.core import Affinity, Node, Pod, Toleration
 from dray.api.json_types import JsonObject
 from dray.api.meta import NodeSelectorTerm, View
 from dray.api.times import format_time, parse_time
+from dray.api.tolerations import NO_EXECUTE, NO_SCHEDULE, first_untolerated
 from dray.api.well_known import JOB_CONTROLLER_UID_LABEL, JOB_NAME_LABEL
 from dray.api.workloads import DaemonSet, Job
 from dray.client import key_of
@@ -36,7 +37,7 @@ from dray.control.reconcile_loop import (
     utc_now,
     wait_until,
 )
-from dray.scheduler.selecting import NO_EXECUTE, NO_SCHEDULE, first_untolerated, matches_node
+from dray.scheduler.selecting import matches_node
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 FIRST_RETRY = 10.0  # seconds; doubles with every failure

@@ -23,6 +23,7 @@ from typing import Any
 from dray.api.core import Lease, Node, Pod, Taint
 from dray.api.media_types import STRATEGIC_PATCH
 from dray.api.times import format_time, parse_time
+from dray.api.tolerations import tolerates
 from dray.api.well_known import NOT_READY_KEY, REGION_LABEL, UNREACHABLE_KEY, UNSCHEDULABLE_KEY, ZONE_LABEL
 from dray.client import ClientError, Conflict, NotFound, key_of
 from dray.client.resources import LEASES, NODES, PODS
@@ -36,7 +37,6 @@ from dray.control.reconcile_loop import (
     utc_now,
     wait_until,
 )
-from dray.scheduler.selecting import tolerates
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 LEASE_NAMESPACE = "kube-node-lease"

@@ -15,6 +15,7 @@ from dray.api.quantity import Quantity, parse_quantity
 from dray.api.resource import Device, ResourceClaim, ResourcePoolStatusRequest, ResourceSlice
 from dray.api.times import format_time as rfc3339
 from dray.api.times import parse_time as parse_rfc3339
+from dray.api.tolerations import BLOCKING_EFFECTS
 from dray.client.resources import CLAIMS, POOL_STATUS_REQUESTS, SLICES
 from dray.control.partition_status import partition_summary
 from dray.control.reconcile_loop import (
@@ -24,7 +25,7 @@ from dray.control.reconcile_loop import (
     ignoring_absence,
     utc_now,
 )
-from dray.devices import BLOCKING_EFFECTS, DeviceUse, Ledger, PoolId, holds_of, is_complete, newest_generation
+from dray.devices import DeviceUse, Ledger, PoolId, holds_of, is_complete, newest_generation
 
 ANSWERED_KEPT = timedelta(hours=1)
 PENDING_KEPT = timedelta(hours=24)

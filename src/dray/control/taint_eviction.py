@@ -33,6 +33,7 @@ from dray.api.resource import (
 )
 from dray.api.times import format_time as rfc3339
 from dray.api.times import parse_time as parse_rfc3339
+from dray.api.tolerations import NO_EXECUTE
 from dray.client import Conflict, NotFound, key_of
 from dray.client.resources import CLAIMS, POD_GROUPS, PODS, SLICES, TAINT_RULES
 from dray.control.reconcile_loop import (
@@ -44,7 +45,7 @@ from dray.control.reconcile_loop import (
     wait_until,
 )
 from dray.control.taint_rule_status import CONDITION, RuleCounts, eviction_condition, needs_write
-from dray.devices import NO_EXECUTE, DeviceId, Pools, device_id_of, rule_selects, tolerates_eviction
+from dray.devices import DeviceId, Pools, device_id_of, rule_selects, tolerates_eviction
 
 STATUS_PERIOD = 10.0  # a rule's status is written at most this often for one generation, seconds
 MOST_EVICTED = 65_536  # uids of evicted pods that are remembered

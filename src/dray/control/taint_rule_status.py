@@ -23,7 +23,7 @@ from typing import Any
 from dray.api.meta import Condition
 from dray.api.resource import DeviceTaintRule
 from dray.api.times import format_time
-from dray.devices import NO_EXECUTE
+from dray.api.tolerations import NO_EXECUTE
 
 CONDITION = "EvictionInProgress"
 

@@ -24,11 +24,9 @@ from dray.devices.published import (
     pool_id_of,
     slices_by_pool,
 )
-from dray.devices.taints import BLOCKING_EFFECTS, NO_EXECUTE, rule_selects, tolerates, tolerates_eviction
+from dray.devices.taints import rule_selects, tolerates_eviction
 
 __all__ = [
-    "BLOCKING_EFFECTS",
-    "NO_EXECUTE",
     "Amounts",
     "Conflict",
     "DeviceId",
@@ -56,6 +54,5 @@ __all__ = [
     "pool_id_of",
     "rule_selects",
     "slices_by_pool",
-    "tolerates",
     "tolerates_eviction",
 ]

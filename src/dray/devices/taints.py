@@ -1,4 +1,4 @@
-"""Device taints and tolerations.
+"""Device taints: which devices a rule taints, and which tolerations keep running pods.
 
 A taint with the effect NoSchedule or NoExecute keeps new claims away, one with NoExecute also evicts
 the pods that use the device; None only informs. Taints come from slices and from DeviceTaintRules.
@@ -6,26 +6,8 @@ the pods that use the device; None only informs. Taints come from slices and fro
 
 from __future__ import annotations
 
-from typing import Final
-
 from dray.api.resource import DeviceTaint, DeviceTaintRule, DeviceToleration
-
-NO_EXECUTE: Final = "NoExecute"
-BLOCKING_EFFECTS: Final = frozenset({"NoSchedule", NO_EXECUTE})
-
-
-def tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
-    """Return whether one toleration covers one taint; an empty key or effect covers any."""
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    match toleration.operator:
-        case "" | "Equal":
-            return toleration.value == taint.value
-        case "Exists":
-            return True
-    return False
+from dray.api.tolerations import NO_EXECUTE, tolerates
 
 
 def tolerates_eviction(toleration: DeviceToleration, taint: DeviceTaint) -> bool:

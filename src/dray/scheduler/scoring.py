@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 from dray.api.core import NodeAffinity, Pod, PreferredSchedulingTerm
 from dray.api.resource import AllocationResult, ResourceClaim
+from dray.api.tolerations import PREFER_NO_SCHEDULE, tolerates
 from dray.scheduler.amounts import CPU, MEMORY
-from dray.scheduler.selecting import PREFER_NO_SCHEDULE, matches_term, tolerates
+from dray.scheduler.selecting import matches_term
 from dray.scheduler.shape import PodShape
 from dray.scheduler.state import NodeState
 

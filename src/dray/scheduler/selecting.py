@@ -1,4 +1,4 @@
-"""Matching nodes: node selectors, and taints with tolerations.
+"""Matching nodes with node selectors.
 
 Pure predicates. A missing node selector picks every node, a term without requirements
 none. Single requirements are decided by `dray.api.label_selectors`.
@@ -6,19 +6,12 @@ none. Single requirements are decided by `dray.api.label_selectors`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
-from dray.api.core import Taint, Toleration
-from dray.api.label_selectors import compares, holds
+from dray.api.label_selectors import holds
 from dray.api.meta import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from dray.api.well_known import UNSCHEDULABLE_KEY
 
 Labels = Mapping[str, str]
-
-NO_SCHEDULE = "NoSchedule"
-NO_EXECUTE = "NoExecute"
-PREFER_NO_SCHEDULE = "PreferNoSchedule"
-UNSCHEDULABLE_TAINT = Taint(key=UNSCHEDULABLE_KEY, effect=NO_SCHEDULE)
 
 
 def _field_holds(need: NodeSelectorRequirement, node_name: str) -> bool:
@@ -57,31 +50,3 @@ def names_in(selector: NodeSelector) -> frozenset[str] | None:
             return None
         found.update(frozenset.intersection(*(frozenset(pin.values) for pin in pins)))
     return frozenset(found)
-
-
-def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Return whether one toleration covers one taint."""
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    match toleration.operator:
-        case "" | "Equal":
-            return bool(toleration.key) and toleration.value == taint.value
-        case "Exists":
-            return True
-        case "Gt" | "Lt":
-            return compares(taint.value, toleration.operator, [toleration.value])
-    return False
-
-
-def first_untolerated(
-    taints: Iterable[Taint],
-    tolerations: Sequence[Toleration],
-    effects: tuple[str, ...] = (NO_SCHEDULE, NO_EXECUTE),
-) -> Taint | None:
-    """Return the first taint of these effects that nothing tolerates."""
-    for taint in taints:
-        if taint.effect in effects and not any(tolerates(each, taint) for each in tolerations):
-            return taint
-    return None

@@ -18,16 +18,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from dray.api.core import Node, Pod
+from dray.api.core import Node, Pod, Taint
 from dray.api.meta import NodeSelector
+from dray.api.tolerations import NO_SCHEDULE, first_untolerated
+from dray.api.well_known import UNSCHEDULABLE_KEY
 from dray.scheduler.amounts import CPU, MEMORY, PODS, Amounts, Requests, amounts_of
-from dray.scheduler.selecting import (
-    UNSCHEDULABLE_TAINT,
-    first_untolerated,
-    matches_node,
-)
+from dray.scheduler.selecting import matches_node
 from dray.scheduler.shape import HostPort, PodShape, shape_of
 
+UNSCHEDULABLE_TAINT = Taint(key=UNSCHEDULABLE_KEY, effect=NO_SCHEDULE)
 _MAX_ANSWERS = 64  # kinds of questions whose answers are kept; the oldest go first
 
 

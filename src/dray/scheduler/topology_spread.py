@@ -18,9 +18,10 @@ import msgspec
 from dray.api.core import Pod, TopologySpreadConstraint
 from dray.api.label_selectors import matches_labels
 from dray.api.meta import LabelSelector, LabelSelectorRequirement
+from dray.api.tolerations import first_untolerated
 from dray.api.well_known import HOSTNAME_LABEL, ZONE_LABEL
 from dray.scheduler.pod_counts import Census, PodCounts
-from dray.scheduler.selecting import first_untolerated, matches_node
+from dray.scheduler.selecting import matches_node
 from dray.scheduler.shape import PodShape
 from dray.scheduler.state import ClusterState, NodeState
 

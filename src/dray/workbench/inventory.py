@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from dray.allocator import Allocator
 from dray.api.quantity import parse_quantity
 from dray.api.resource import Device, DeviceAttribute, DeviceTaint, ResourceClaim, ResourceSlice
+from dray.api.tolerations import BLOCKING_EFFECTS
 from dray.client import key_of
 from dray.devices import (
     DeviceId,
@@ -75,7 +76,7 @@ class DeviceRow:
         """Return one word: free, used, shared, blocked, tainted."""
         if self.holders:
             return "shared" if self.device.allow_multiple_allocations else "used"
-        if any(taint.effect in ("NoSchedule", "NoExecute") for taint in self.taints):
+        if any(taint.effect in BLOCKING_EFFECTS for taint in self.taints):
             return "tainted"
         return "blocked" if self.blocked_by else "free"
 

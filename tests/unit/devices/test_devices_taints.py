@@ -10,7 +10,8 @@ from dray.api.resource import (
     DeviceTaintSelector,
     DeviceToleration,
 )
-from dray.devices import rule_selects, tolerates, tolerates_eviction
+from dray.api.tolerations import tolerates
+from dray.devices import rule_selects, tolerates_eviction
 
 TAINT = DeviceTaint(key="broken", value="yes", effect="NoExecute")
 
