@@ -1,4 +1,4 @@
-"""What the demos of NVIDIA, dranet, Intel, AMD, SR-IOV and dra-driver-cpu show: feature × profile × what pods see.
+"""What the demos of NVIDIA, dranet, Intel, AMD, SR-IOV, dra-driver-cpu and smaller drivers show: feature × profile × what pods see.
 
 The manifests are our own; each row names the demo (of the newest version read) whose feature it is. Rows of one profile
 run one after the other, profiles beside each other, all on one `dray up`.
@@ -122,6 +122,15 @@ FEATURES = [
             shows=("_CAPACITY_DRA_CPU_CPU=2",)),
     Feature("cpu-of-a-numa-node", "cpu-numa", devices(ask(CPU, f"device.attributes['{CPU}'].numaNodeID == 1",
             capacity={"requests": {f"{CPU}/cpu": "4"}})), devices=1),
+    # --- Rebellions, Spyre, Ascend, HAMi: examples and demo
+    Feature("rbln-two", "rebellions-atom", devices(ask("npu.rebellions.ai", count=2)), devices=2, shows=("DRAY_DEVICE_RBLN0=",)),
+    Feature("rbln-extended", "rebellions-atom", limits=(("rebellions.ai/npu", "1"),), shows=("DRAY_DEVICE_RBLN",)),
+    Feature("spyre-chosen", "spyre", devices(ask("spyre.ibm.com", "device.attributes['spyre.ibm.com'].pciAddress == '0000:1a:00.0'")),
+            shows=("DRAY_DEVICE_0000_1A_00_0=",)),
+    Feature("spyre-one-numa-node", "spyre", devices(ask("spyre.ibm.com", count=4), match="spyre.ibm.com/numaInfo"), devices=4),
+    Feature("ascend-card", "ascend-310p", devices(ask("npu-ascend310p.project-hami.io")), pods=2, shows=("ASCEND_VISIBLE_DEVICES=",)),
+    Feature("hami-shares", "hami-l40s", devices(ask("hami-core-gpu.project-hami.io", capacity={"requests": {"cores": "30", "memory": "4Gi"}})),
+            pods=2, shows=("CUDA_DEVICE_SM_LIMIT_0=30", "CUDA_DEVICE_MEMORY_LIMIT_0=4096m"), distinct=False),
 ]  # fmt: skip
 
 

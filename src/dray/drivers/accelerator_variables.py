@@ -1,4 +1,4 @@
-"""What Intel's and AMD's drivers tell a container in its environment, for the simulated ones.
+"""What the drivers of Intel, AMD, Ascend and HAMi tell a container in its environment, for the simulated ones.
 
 Device nodes are not modelled; the variables are those that the real drivers write into their CDI specs. Gaudi's name
 all accelerators of a claim at once, so they are made for the claim and not for one device.
@@ -7,6 +7,7 @@ all accelerators of a claim at once, so they are made for the claim and not for 
 from __future__ import annotations
 
 from dray.api.cdi import ContainerEdits
+from dray.api.quantity import parse_quantity
 from dray.driver import AllocatedDevice, ClaimRequest
 from dray.drivers.simulated import SimulatedDriver
 
@@ -36,3 +37,26 @@ class AmdDriver(SimulatedDriver):
         return ContainerEdits(
             env=[f"KUBERNETES_NODE_NAME={self.model.node_name}", f"DRA_RESOURCE_DRIVER_NAME={self.name}"]
         )
+
+
+class AscendDriver(SimulatedDriver):
+    """Ascend NPUs of one node, as whole cards."""
+
+    async def apply(self, claim: ClaimRequest, allocated: AllocatedDevice) -> ContainerEdits:
+        """Return the numbers of the cards of the claim, which Huawei's runtime reads."""
+        numbers = ",".join(device.device.split("-")[1] for device in claim.devices)
+        return ContainerEdits(env=[f"ASCEND_VISIBLE_DEVICES={numbers}"])
+
+
+class HamiDriver(SimulatedDriver):
+    """NVIDIA GPUs that HAMi's library shares."""
+
+    async def apply(self, claim: ClaimRequest, allocated: AllocatedDevice) -> ContainerEdits:
+        """Return the limits that HAMi's library enforces: a percentage of the cores, and memory in MiB."""
+        index = claim.devices.index(allocated)
+        cores = allocated.consumed_capacity.get("cores", "100")
+        env = [f"CUDA_DEVICE_SM_LIMIT_{index}={cores}"]
+        memory = allocated.consumed_capacity.get("memory")
+        if memory is not None:
+            env.append(f"CUDA_DEVICE_MEMORY_LIMIT_{index}={parse_quantity(memory).ceil_value() // 2**20}m")
+        return ContainerEdits(env=env)

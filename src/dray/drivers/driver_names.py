@@ -21,6 +21,10 @@ INTEL_VFIO_CLASS: Final = "gpu-vfio.intel.com"  # a class, not a driver
 GAUDI: Final = "gaudi.intel.com"
 QAT: Final = "qat.intel.com"
 AMD: Final = "gpu.amd.com"
+REBELLIONS: Final = "npu.rebellions.ai"
+SPYRE: Final = "spyre.ibm.com"
+ASCEND: Final = "ascend.project-hami.io"
+HAMI: Final = "hami-core-gpu.project-hami.io"
 SRIOV: Final = "sriovnetwork.k8snetworkplumbingwg.io"
 COMPUTE_DOMAIN: Final = compute_domains.DRIVER
 

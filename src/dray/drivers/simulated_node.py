@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dray.drivers import driver_names
-from dray.drivers.accelerator_variables import AmdDriver, GaudiDriver
+from dray.drivers.accelerator_variables import AmdDriver, AscendDriver, GaudiDriver, HamiDriver
 from dray.drivers.compute_domains import ComputeDomainDriver
 from dray.drivers.hardware import PoolModel, Profile
 from dray.drivers.simulated import SimulatedDriver
@@ -15,8 +15,10 @@ from dray.drivers.simulated_nvidia import NvidiaDriver
 # Drivers that do more at prepare than hand out what the profile says.
 _CLASS_BY_DRIVER: dict[str, type[SimulatedDriver]] = {
     driver_names.AMD: AmdDriver,
+    driver_names.ASCEND: AscendDriver,
     driver_names.COMPUTE_DOMAIN: ComputeDomainDriver,
     driver_names.GAUDI: GaudiDriver,
+    driver_names.HAMI: HamiDriver,
     driver_names.NVIDIA: NvidiaDriver,
 }
 

@@ -134,6 +134,22 @@ PUBLISHED = {
         "type", "parentPciAddr", "cardIndex", "renderIndex", "parentDeviceID", "family", "productName",
         "driverVersion", "driverSrcVersion", "partitionProfile", "resource.kubernetes.io/pcieRoot",
     },
+    "rebellions-atom": {
+        "type", "productName", "sid", "uuid", "pciDeviceID", "pciLinkSpeed", "pciLinkWidth", "firmwareVersion",
+        "driverVersion", "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot",
+        "resource.kubernetes.io/numaNode",
+    },
+    "spyre": {
+        "index", "driverVersion", "vendor", "driver", "productId", "pciAddress", "pfPciAddress", "isPf", "subClass",
+        "vfId", "numaInfo", "linkSpeed",
+    },
+    "ascend-310p": {
+        "index", "physicalID", "uuid", "model", "productName", "brand", "type", "cores", "memory",
+    },
+    "hami-l40s": {
+        "type", "uuid", "minor", "productName", "brand", "architecture", "cudaComputeCapability", "driverVersion",
+        "cudaDriverVersion", "pcieBusID", "resource.kubernetes.io/pcieRoot",
+    },
     "tpu-v5e": {"index", "uuid", "tpuGen", "brand", "accelerator", "chipCount", "topology"},
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from dray.api.meta import ObjectMeta
 from dray.api.resource import CELDeviceSelector, DeviceClass, DeviceClassSpec, DeviceSelector
 from dray.drivers.driver_names import (
     AMD,
+    ASCEND,
     COMPUTE_DOMAIN,
     CPU,
     EXAMPLE_CPU,
@@ -16,11 +17,14 @@ from dray.drivers.driver_names import (
     EXAMPLE_NET,
     FPGA,
     GAUDI,
+    HAMI,
     INTEL_GPU,
     INTEL_VFIO_CLASS,
     NETWORK,
     NVIDIA,
     QAT,
+    REBELLIONS,
+    SPYRE,
     SRIOV,
     TPU,
 )
@@ -56,6 +60,16 @@ _CLASSES = (
     _Class(GAUDI, extended="intel.com/gaudi"),
     _Class(QAT, extended="intel.com/qat"),
     _Class(AMD),
+    _Class(REBELLIONS, extended="rebellions.ai/npu"),
+    _Class(SPYRE),
+    # The driver makes one class for each model that it finds.
+    _Class(
+        ASCEND,
+        "npu-ascend310p.project-hami.io",
+        f"device.attributes['{ASCEND}'].productName == 'Ascend310P' && {_of_type(ASCEND, 'NPU')}",
+    ),
+    # Its chart also claims nvidia.com/gpu, which is NVIDIA's here: two classes with one name would leave the choice to chance.
+    _Class(HAMI, condition=_of_type(HAMI, "hami-gpu")),
     # dranet installs no class; its examples make one of these.
     _Class(NETWORK),
     _Class(NETWORK, "dranet.net"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -36,6 +36,7 @@ class ConfigKind(Config, frozen=True):
     kind: str
 
 
+ConfigType = TypeVar("ConfigType", bound=Config)
 Kinds = Mapping[str, type[ConfigKind]]  # kind -> type
 
 
@@ -58,8 +59,13 @@ def decode(parameters: Any, api_version: str, kinds: Kinds) -> ConfigKind:
     if version != api_version or kind not in kinds:
         blame = "apiVersion" if version != api_version else "kind"
         raise OpaqueConfigError(f'no kind "{kind}" is registered for version "{version}"', blame)
+    return convert_strictly(parameters, kinds[kind])
+
+
+def convert_strictly(parameters: Any, wanted: type[ConfigType]) -> ConfigType:
+    """Convert parameters to a type; raise OpaqueConfigError for unknown fields and values of another type."""
     try:
-        return msgspec.convert(parameters, kinds[kind])
+        return msgspec.convert(parameters, wanted)
     except msgspec.ValidationError as error:
         raise _as_strict_error(str(error)) from None
 
