@@ -8,7 +8,7 @@ from dray.api.core import Pod
 from dray.api.resource import ResourceClaim
 from dray.client import Client, NotFound
 from dray.client.resources import CLAIMS, PODS
-from dray.drivers.hardware import load_profile, profile_names
+from dray.drivers.hardware import device_classes, load_profile, profile_names
 from dray.local.demo_scenes import claim, pod, request
 from dray.local.system import Plan, System
 
@@ -29,7 +29,10 @@ async def one_pod(client, profile, driver, nodes_root):
     """Play one life of a pod with one device of a driver; return what its container printed."""
     name = f"{profile}-{driver}".replace(".", "-")[:60]
     # GPUs for virtual machines have a class of their own.
-    wish = request("device", "vfio.gpu.nvidia.com" if profile.endswith("-vfio") else driver)
+    # A class need not have the name of its driver.
+    classes = [each.metadata.name for each in device_classes(frozenset([driver]))]
+    chosen = "vfio.gpu.nvidia.com" if profile.endswith("-vfio") else classes[0]
+    wish = request("device", chosen)
     body = pod(
         name,
         [name],
