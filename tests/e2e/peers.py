@@ -133,11 +133,14 @@ class Processes:
 class Peer:
     """A running API server."""
 
-    def __init__(self, kind: str, kubeconfig: Path, processes: Processes, node_client_ca: Path) -> None:
+    def __init__(
+        self, kind: str, kubeconfig: Path, processes: Processes, node_client_ca: Path, etcd: str = ""
+    ) -> None:
         self.kind = kind  # kubernetes or dray
         self.kubeconfig = kubeconfig
         self.processes = processes
         self.node_client_ca = node_client_ca  # of the certificate that the server shows to node agents
+        self.etcd = etcd  # address of its store, where it has one
 
 
 @contextlib.contextmanager
@@ -197,7 +200,7 @@ def kubernetes(
         )  # fmt: skip
         _until_ready(f"https://127.0.0.1:{port}/readyz", processes)
         if not controllers:
-            yield Peer("kubernetes", kubeconfig, processes, node_client.ca_file)
+            yield Peer("kubernetes", kubeconfig, processes, node_client.ca_file, etcd)
             return
         processes.start(
             "kcm", binaries / "kube-controller-manager", f"--kubeconfig={kubeconfig}", "--leader-elect=false",
@@ -205,17 +208,18 @@ def kubernetes(
             f"--secure-port={free_port()}", f"--cert-dir={folder}/kcm-certs",
             *([f"--feature-gates={gates}"] if gates else []),
         )  # fmt: skip
-        yield Peer("kubernetes", kubeconfig, processes, node_client.ca_file)
+        yield Peer("kubernetes", kubeconfig, processes, node_client.ca_file, etcd)
 
 
 @contextlib.contextmanager
-def dray_server(gates: str = "", controllers: str = "*"):
+def dray_server(gates: str = "", controllers: str = "*", runtime_config: str = ""):
     """Run `dray server --in-memory` and `dray controllers`, each as a process."""
     with _workplace("dray-own-") as (folder, processes):
         kubeconfig = folder / "kubeconfig"
         command = [sys.executable, "-m", "dray", "server", "--in-memory", "--secure-port", "0"]
         command += ["--bind-address", "127.0.0.1", "--kubeconfig", kubeconfig]
         command += ["--feature-gates", gates] if gates else []
+        command += ["--runtime-config", runtime_config] if runtime_config else []
         processes.start("server", *command)
         _until(lambda: kubeconfig.exists() and "ready" in processes.log("server"), processes)
         if controllers:

@@ -43,7 +43,17 @@ from dray.server.auth.access_reviews import (
 )
 from dray.server.auth.login import Login
 from dray.server.custom import CustomKinds
-from dray.server.http import ApiServer, Flow, Handle, Health, Limits, Metrics, NodeAgents, WebhookTransport
+from dray.server.http import (
+    ApiServer,
+    Flow,
+    Handle,
+    Health,
+    Limits,
+    Metrics,
+    NodeAgents,
+    WebhookTransport,
+    feature_gates,
+)
 from dray.server.objects import (
     AdmissionForms,
     Applier,
@@ -131,6 +141,7 @@ class Cluster:
         self.discovery = Discovery(built_in=built_in)
         self.nodes = NodeAgents(self.objects, settings.node_client)
         self.metrics = Metrics()
+        self.metrics.parts.append(lambda: feature_gates(settings.features))
         self._background: list[asyncio.Task[None]] = []
         self.server = self._assemble()
 

@@ -7,7 +7,17 @@ from dray.server.http.api_server import ApiServer, Handle
 from dray.server.http.flow_control import Flow, Limits
 from dray.server.http.health_checks import Health
 from dray.server.http.node_agents import NodeAgents
-from dray.server.http.server_metrics import Metrics
+from dray.server.http.server_metrics import Metrics, feature_gates
 from dray.server.http.webhook_transport import WebhookTransport
 
-__all__ = ["ApiServer", "Flow", "Handle", "Health", "Limits", "Metrics", "NodeAgents", "WebhookTransport"]
+__all__ = [
+    "ApiServer",
+    "Flow",
+    "Handle",
+    "Health",
+    "Limits",
+    "Metrics",
+    "NodeAgents",
+    "WebhookTransport",
+    "feature_gates",
+]

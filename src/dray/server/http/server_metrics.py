@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from dray.api.features import KNOWN_GATES, Features
 from dray.host.metrics_text import CONTENT_TYPE, Histogram, family, histogram
 from dray.server.requests import Request, Response
 
@@ -159,6 +160,16 @@ class Metrics:
             "The Python that runs this.",
             [({"version": platform.python_version()}, 1)],
         )
+
+
+def feature_gates(features: Features) -> Iterator[str]:
+    """Write which feature gates are on, as kube-apiserver does, but without their stages."""
+    return family(
+        "kubernetes_feature_enabled",
+        "gauge",
+        "Feature gates: 1 is on, 0 is off.",
+        (({"name": gate}, int(gate in features)) for gate in KNOWN_GATES),
+    )
 
 
 def _resident_bytes() -> float | None:

@@ -197,6 +197,8 @@ def _runtime(name: str, text: str) -> Iterator[Finding]:
 
 def _check_pools(facts: ClusterFacts) -> Iterator[Finding]:
     snapshot = facts.snapshot
+    if "v1" not in facts.resource_versions:
+        return  # nothing was read; `_check_api` says so
     if not snapshot.slices:
         if "resourceslices" not in facts.forbidden:
             yield Finding(

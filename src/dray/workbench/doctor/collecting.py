@@ -28,7 +28,7 @@ _WEBHOOKS = Resource(
 )
 _ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", namespaced=True)
 _GATE = re.compile(
-    rb'^kubernetes_feature_enabled\{name="(\w{1,100})",stage="[^"]{0,20}"\} ([01])$', re.MULTILINE
+    rb'^kubernetes_feature_enabled\{name="(\w{1,100})"(?:,stage="[^"]{0,20}")?\} ([01])$', re.MULTILINE
 )
 _MOST_GATES = 1_000
 
@@ -124,11 +124,12 @@ async def _ready_endpoints(
                 continue
             namespace, name = str(service.get("namespace", "")), str(service.get("name", ""))
             slices = await _list(client, _ENDPOINT_SLICES, namespace, forbidden)
-            if slices is None:
+            if slices is None and _ENDPOINT_SLICES.plural in forbidden:
                 continue
+            # A server without EndpointSlices has no services: nobody can be reached through one.
             counts[f"{namespace}/{name}"] = sum(
                 1
-                for each in slices
+                for each in slices or ()
                 if ((each.get("metadata") or {}).get("labels") or {}).get("kubernetes.io/service-name")
                 == name
                 for endpoint in each.get("endpoints") or ()
