@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from pathlib import Path
@@ -64,34 +65,57 @@ def test_a_machine_with_every_kind_of_fault(root: Path) -> None:
 
 
 class Registration(registration_v1_pb2_grpc.RegistrationServicer):
-    """A driver whose DRA socket is gone."""
+    """A driver that is registered with a DRA socket and the services it says it has."""
 
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint
+    def __init__(self, endpoint: str, services: tuple[str, ...]) -> None:
+        self.endpoint, self.services = endpoint, services
 
     async def GetInfo(self, _request, _context):
         return registration_v1_pb2.PluginInfo(
             type="DRAPlugin",
             name="gpu.example.com",
             endpoint=self.endpoint,
-            supported_versions=["v1.DRAPlugin"],
+            supported_versions=list(self.services),
         )
 
     async def NotifyRegistrationStatus(self, _request, _context):
         raise AssertionError("an examination must not register anybody")
 
 
-async def test_a_registered_driver_without_its_dra_socket_is_found(root: Path) -> None:
+@contextlib.asynccontextmanager
+async def registered(root: Path, *services: str, listens: bool):
+    """Run a driver's registration socket, with or without the DRA socket it names."""
+    endpoint = root / "dra.sock"
     server = grpc.aio.server()
-    registration_v1_pb2_grpc.add_RegistrationServicer_to_server(Registration(str(root / "gone.sock")), server)
+    registration_v1_pb2_grpc.add_RegistrationServicer_to_server(Registration(str(endpoint), services), server)
     server.add_insecure_port(f"unix:{root}/kubelet/plugins_registry/gpu.sock")
+    if listens:
+        server.add_insecure_port(f"unix:{endpoint}")
     await server.start()
     try:
-        facts = await asyncio.to_thread(read_machine, root / "kubelet", {}, root)
+        yield
     finally:
         await server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("services", "listens", "found"),
+    [
+        (("v1.DRAPlugin",), True, set()),
+        (("v1.DRAPlugin",), False, {"plugin-endpoint-dead"}),
+        (("v1beta1.DRAPlugin",), True, {"plugin-api-too-old"}),
+    ],
+)
+async def test_a_registered_driver_is_asked_what_it_serves(root: Path, services, listens, found) -> None:
+    async with registered(root, *services, listens=listens):
+        facts = await asyncio.to_thread(read_machine, root / "kubelet", {}, root)
     assert facts.plugins[0].driver == "gpu.example.com"
-    assert codes(facts) == {"plugin-endpoint-dead"}
+    assert codes(facts) == found
+
+
+def test_a_kubelet_without_its_registration_directory_is_found(root: Path) -> None:
+    (root / "kubelet/plugins_registry").rmdir()
+    assert codes(read_machine(root / "kubelet", {}, root)) == {"registry-missing"}
 
 
 def test_codes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
