@@ -5,9 +5,10 @@ from typing import Any
 
 import msgspec
 
-from dray.allocator import AllocationError, Plan, Unsatisfied
+from dray.allocator import AllocationError, Allocator, Plan, Unsatisfied
 from dray.allocator.cases import build_allocator, read_case
 from dray.api.quantity import parse_quantity
+from dray.api.resource import ResourceClaim
 
 
 def comparable_selector(selector: dict[str, Any] | None) -> object:
@@ -62,12 +63,22 @@ def check_allocation(data: dict[str, Any], expected: dict[str, Any], *, whole_er
     Of error texts the part after the last colon must be in ours; with `whole_error` they must be equal.
     """
     case = read_case(data)
-    allocator = build_allocator(case)
     [node] = case.all_nodes()
+    check_answer(build_allocator(case), node.metadata.name, case.claims or [], expected, whole_error)
+
+
+def check_answer(
+    allocator: Allocator,
+    node: str,
+    claims: list[ResourceClaim],
+    expected: dict[str, Any],
+    whole_error: bool = True,
+) -> None:
+    """Fail unless an allocator's answer to one question is the expected one of upstream."""
     error = None
     answer: Plan | Unsatisfied | None = None
     try:
-        answer = allocator.plan(node.metadata.name, case.claims or [])
+        answer = allocator.plan(node, claims)
     except AllocationError as raised:
         error = str(raised)
     if isinstance(answer, Unsatisfied):
@@ -83,8 +94,23 @@ def check_allocation(data: dict[str, Any], expected: dict[str, Any], *, whole_er
     assert error is None
     if not expected.get("results"):
         # Nothing asked for, nothing given: recorded like a refusal.
-        assert isinstance(answer, Unsatisfied) or not case.claims
+        assert isinstance(answer, Unsatisfied) or not claims
         return
     assert isinstance(answer, Plan)
-    actual = [json.loads(msgspec.json.encode(allocation)) for allocation in answer.allocations]
-    assert [comparable(a) for a in actual] == [comparable(a) for a in expected["results"]]
+    assert [comparable(a) for a in plain(answer)] == [comparable(a) for a in expected["results"]]
+
+
+def plain(answer: Plan) -> list[dict[str, Any]]:
+    """Return the allocations of a plan as JSON objects."""
+    return [json.loads(msgspec.json.encode(allocation)) for allocation in answer.allocations]
+
+
+def told(allocator: Allocator, node: str, claims: list[ResourceClaim]) -> object:
+    """Return an allocator's answer in a form that is equal where it is the same, refusals with their reasons."""
+    try:
+        answer = allocator.plan(node, claims)
+    except AllocationError as raised:
+        return str(raised)
+    if isinstance(answer, Plan):
+        return [comparable(a) for a in plain(answer)]
+    return (answer.error, answer.gave_up, answer.reasons)

@@ -2,6 +2,7 @@
 
     python tools/recorders/compare.py cel --count 1000000           # expressions (tests/random_expressions.py)
     python tools/recorders/compare.py allocator --count 100000      # single worlds (tests/random_cases.py)
+    python tools/recorders/compare.py histories --count 100000      # worlds that change (tests/random_histories.py)
 
 A question is known by its seed: `--first` says where to begin, so a range can be divided among processes. Every difference
 is one JSON object a line on standard output, the count goes to standard error. Exit code 1 if anything differs.
@@ -23,12 +24,13 @@ TESTS = ROOT / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "unit" / "cel")]
 
 from allocation_comparison import check_allocation  # noqa: E402
+from allocation_histories import N_STEPS, Follower  # noqa: E402
 from random_cases import random_case  # noqa: E402
 from random_expressions import random_expression  # noqa: E402
 from record import CEL_ANSWER, DEFAULT_VERSION, UpstreamPrograms  # noqa: E402
 from test_cel_vectors import answer, build_device  # noqa: E402
 
-CHUNK = 2_000  # questions that are asked together
+CHUNK = 2_000  # questions, or histories, that are asked together
 Found = Iterator[dict[str, Any]]
 
 
@@ -62,7 +64,22 @@ def compare_allocator(upstream: UpstreamPrograms, seeds: range) -> Found:
             yield {"seed": seed, "upstream": theirs, "problem": repr(problem)[:500]}
 
 
-COMPARISONS = {"cel": compare_cel, "allocator": compare_allocator}
+def compare_histories(upstream: UpstreamPrograms, seeds: range) -> Found:
+    """Yield the histories that have a step in which the allocation differs, from upstream's or from dray's own."""
+    followers = {seed: Follower(seed) for seed in seeds}
+    for step in range(N_STEPS):
+        cases = [follower.history.upstream_case() for follower in followers.values()]
+        answers = upstream.ask("allocator", cases)
+        for (seed, follower), theirs in zip(list(followers.items()), answers, strict=True):
+            try:
+                follower.check(theirs)
+                follower.advance(theirs)
+            except Exception as problem:  # also an assertion: both are differences
+                del followers[seed]  # what follows would be the same difference again
+                yield {"seed": seed, "step": step, "upstream": theirs, "problem": repr(problem)[:500]}
+
+
+COMPARISONS = {"cel": compare_cel, "allocator": compare_allocator, "histories": compare_histories}
 
 
 def main() -> int:

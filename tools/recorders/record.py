@@ -30,6 +30,7 @@ RECORDINGS = TESTS / "recordings"
 sys.path[:0] = [str(TESTS), str(TESTS / "e2e")]
 
 from allocation_cases import allocation_cases, expanded  # noqa: E402
+from allocation_histories import N_STEPS, Follower  # noqa: E402
 from random_cases import digest, random_case  # noqa: E402
 
 from dray.api.defaults import apply_defaults  # noqa: E402
@@ -37,6 +38,11 @@ from dray.api.features import Features  # noqa: E402
 
 DEFAULT_VERSION = "v1.37.1"
 RANDOM_CASES = 3_000
+# Seeds that took a mistake to light.
+MORE_CASES = (
+    1_071_198,  # "all devices" under a constraint that fails only after more combinations than a budget allows
+)
+HISTORIES = 300
 # What upstream's allocator is not asked about: these are inputs of other parts of a scheduler.
 NOT_UPSTREAMS = frozenset({"taintRules", "allocatedClaims", "nodes"})
 
@@ -115,14 +121,29 @@ def record_allocator(upstream: UpstreamPrograms) -> None:
     ]
     write_lines(RECORDINGS / "allocator" / "cases.jsonl", rows)
 
-    cases = [random_case(seed) for seed in range(RANDOM_CASES)]
+    seeds = [*range(RANDOM_CASES), *MORE_CASES]
+    cases = [random_case(seed) for seed in seeds]
     answers = upstream.ask("allocator", cases)
     rows = [
         {"seed": seed, "case": digest(case), **without_share_ids(answer)}
-        for seed, (case, answer) in enumerate(zip(cases, answers, strict=True))
+        for seed, case, answer in zip(seeds, cases, answers, strict=True)
         if not answer.get("timedOut")
     ]
     write_lines(RECORDINGS / "allocator" / "random.jsonl", rows)
+    write_lines(RECORDINGS / "allocator" / "histories.jsonl", history_rows(upstream))
+
+
+def history_rows(upstream: UpstreamPrograms) -> list[dict[str, Any]]:
+    """Return upstream's answers to the histories, step by step: an answer may be committed before the next step."""
+    followers = [Follower(seed) for seed in range(HISTORIES)]
+    rows: list[dict[str, Any]] = [{"seed": seed, "answers": []} for seed in range(HISTORIES)]
+    for _ in range(N_STEPS):
+        cases = [follower.history.upstream_case() for follower in followers]
+        answers = upstream.ask("allocator", cases)
+        for follower, row, case, answer in zip(followers, rows, cases, answers, strict=True):
+            row["answers"].append({"case": digest(case), **without_share_ids(answer)})
+            follower.advance(answer)
+    return [row for row in rows if not any(answer.get("timedOut") for answer in row["answers"])]
 
 
 # --- CEL --------------------------------------------------------------------------

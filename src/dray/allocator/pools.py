@@ -410,9 +410,11 @@ class PoolRecord:
         return gates.groups or not facts.uses_groups
 
     def _build(self, seen: list[SliceFacts], node_match: tuple[tuple[str, int], ...]) -> PoolView | None:
-        # Slices should agree on their number; where they do not, the first by name decides.
+        # Slices should agree on their number; where they do not, the first by name decides, but one for
+        # this node alone comes before all others: upstream looks at those first, else in any order.
+        first = min(seen, key=lambda s: (not s.node_name, s.name, s.key))
+        generation, announced = first.generation, first.slice_count
         seen = sorted(seen, key=lambda s: (s.name, s.key))
-        generation, announced = seen[0].generation, seen[0].slice_count
         whole, elsewhere = None, None
         if len(seen) == announced:
             whole = Generation(seen, self._gates)

@@ -17,6 +17,7 @@ from functools import cached_property
 
 from dray.allocator.capacity import Need
 from dray.allocator.compiled_claims import RESULTS_MAX, CompiledClaims, Fatal, Subrequest
+from dray.allocator.constraints import ConstraintState
 from dray.allocator.device_facts import CapacityFacts, DeviceFacts
 from dray.allocator.errors import InvalidRequestError, PoolUpdatingError
 from dray.allocator.pool_matches import OPTIONAL_OPERATIONS, PoolMatches, Value
@@ -165,9 +166,12 @@ class Problem:
             for requests in compiled.requests_by_claim
         )
         self.may_fail = any(request.may_fail for request in self.requests)
-        self._is_ordered = any(
-            subrequest.subrequest.wants_all and subrequest.columns for subrequest in self.subrequests
-        )
+        # For each "all devices" under a constraint: the devices it looks at; None where that depends.
+        self._looked_at = [
+            _looked_at(self, subrequest)
+            for subrequest in self.subrequests
+            if subrequest.subrequest.wants_all and subrequest.columns
+        ]
         self._symmetry_classes: list[int] | None = None
         self._origin: Problem | None = None  # the problem that this one is in another order
         self._order: tuple[int, ...] = ()  # position -> position in the origin
@@ -242,12 +246,14 @@ class Problem:
         """Return a number per position; equal numbers mean interchangeable devices.
 
         "All devices" under a constraint goes through its row in order and ends either with
-        "in use" or with an error, whichever comes first: then no two devices are alike.
+        "in use" or with an error, whichever comes first. Where that depends on what was taken
+        before, no two devices are alike; else those before the end differ from those after it.
         """
         if self._symmetry_classes is None and self._origin is not None:
             numbers_there = self._origin.symmetry_classes
             self._symmetry_classes = [numbers_there[position] for position in self._order]
-        if self._symmetry_classes is None and self._is_ordered:
+        looked_at = [mask for mask in self._looked_at if mask is not None]
+        if self._symmetry_classes is None and len(looked_at) < len(self._looked_at):
             self._symmetry_classes = list(range(self.n_devices))
         if self._symmetry_classes is None:
             numbers: dict[Hashable, int] = {}
@@ -264,6 +270,7 @@ class Problem:
                         # Counters belong to a pool; without them pools do not matter.
                         index if matches.consumers & mask else -1,
                         pool.id[0],
+                        tuple([seen >> offset + bit & 1 for seen in looked_at]),
                     )
                     self._symmetry_classes.append(numbers.setdefault(key, len(numbers)))
                     assert offset + bit == len(self._symmetry_classes) - 1
@@ -434,6 +441,38 @@ def _mark_detached(problem: Problem, requests: list[NodeRequest]) -> None:
         )
         touched_later |= touched
         constraints_later |= constraints
+
+
+def _looked_at(problem: Problem, subrequest: NodeSubrequest) -> int | None:
+    """Return the devices that "all devices" looks at before it ends for certain; None: it depends.
+
+    One of them in use ends it with "does not fit", whichever; all of them free always end it in the same way.
+    Counters, shares and devices that joined the constraints before may end it earlier.
+    """
+    if subrequest.row_mask & (problem.consumers | problem.shared):
+        return None
+    own = subrequest.subrequest
+    numbers = {number for number, _ in subrequest.columns}
+    for request in problem.requests[: own.request]:
+        if any(not numbers.isdisjoint(each.subrequest.constraints) for each in request.subrequests):
+            return None
+    states = {
+        number: ConstraintState(own.claim, distinct=problem.compiled.constraints[number].distinct)
+        for number in numbers
+    }
+    seen = 0
+    for position in subrequest.row:
+        seen |= 1 << position
+        if (subrequest.blocked | subrequest.no_room) >> position & 1:
+            return seen
+        for number, column in subrequest.columns:
+            value, state = column[position], states[number]
+            joined = state.joined(value) if isinstance(value, frozenset) else None
+            if joined is None:
+                return seen
+            state.value = joined
+            state.members += 1
+    return seen
 
 
 def _too_many(request: str, count: int, earlier: int) -> Fatal:
