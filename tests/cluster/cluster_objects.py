@@ -38,11 +38,15 @@ class Objects:
         return self.items("resourceslices")
 
     def everything(self):
-        """Return the names of all objects that an installation could leave behind."""
+        """Return the names of all objects that an installation could leave behind.
+
+        Leases of nodes are not among them: kubelet makes them when it likes, before or after a cluster is called empty.
+        """
         return {
             (item["kind"], item["metadata"].get("namespace", ""), item["metadata"]["name"])
             for item in self.items(KINDS, "-A")
             if not item["metadata"]["name"].startswith(("default", "kube-root-ca"))
+            and item["metadata"].get("namespace") != "kube-node-lease"
         }
 
     def driver_pods(self, name):
