@@ -12,7 +12,15 @@ Semantics are those of Kubernetes v1.37, device for device. See docs/allocator.m
 """
 
 from dray.allocator.allocator import DEFAULT_BUDGET, Allocator
-from dray.allocator.answers import Explanation, NodePlans, Plan, Reason, RequestReasons, Unsatisfied
+from dray.allocator.answers import (
+    SHARED_WITH,
+    Explanation,
+    NodePlans,
+    Plan,
+    Reason,
+    RequestReasons,
+    Unsatisfied,
+)
 from dray.allocator.errors import (
     AllocationError,
     CapacityError,
@@ -30,6 +38,7 @@ __all__ = [
     "DEFAULT_BUDGET",
     "OPTIONAL_OPERATIONS",
     "POLICIES",
+    "SHARED_WITH",
     "AllocationError",
     "Allocator",
     "CapacityError",

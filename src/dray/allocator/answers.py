@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from dray.api.resource import AllocationResult
 
+SHARED_WITH = "too little left beside shares of "  # before the claims, in the detail of the cause `capacity`
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from dray.allocator.answers import Reason, RequestReasons
+from dray.allocator.answers import SHARED_WITH, Reason, RequestReasons
 from dray.allocator.compiled_claims import Subrequest
 from dray.allocator.pool_matches import OPTIONAL_OPERATIONS, SubrequestMatches
 from dray.allocator.pools import NodeView, PoolView
@@ -184,7 +184,7 @@ class _NodeDiagnosis:
             return "capacity", "its capacities do not suit the request", ""
         need, used = row.needs.get(bit), pool.consumed.get(bit)
         if need is not None and used and device.capacity and not need.fits(device.capacity, used):
-            return "capacity", f"too little left beside shares of {self._holders(pool.device_id(bit))}", ""
+            return "capacity", f"{SHARED_WITH}{self._holders(pool.device_id(bit))}", ""
         return None
 
     def _while_taking(

@@ -13,7 +13,6 @@ import msgspec
 
 from dray.api.quantity import parse_quantity
 from dray.api.resource import DeviceRequest, ResourceClaim
-from dray.api.times import parse_time
 from dray.api.well_known import NUMA_NODE, PCIE_ROOT
 from dray.cli.arguments import add_flags, did_you_mean
 from dray.cli.live import add_watch_flags, show
@@ -22,7 +21,6 @@ from dray.cli.sources import add_source_flags, need
 from dray.client import key_of
 from dray.sim.snapshot import Snapshot
 from dray.workbench.inventory import DeviceRow, Inventory, PoolRow
-from dray.workbench.jobs import moment_text
 
 _RESOURCES = {"claims": "resourceclaims", "nodes": "nodes"}  # what is listed -> what must be permitted
 Row = dict[str, Any]
@@ -88,15 +86,7 @@ def _names(inventory: Inventory, what: str) -> set[str]:
 
 def users(row: DeviceRow) -> str:
     """Return who holds a device: claims with their pods; of others the user and until when."""
-    parts = []
-    for use in row.uses:
-        if use.until is not None:
-            end = f"until {moment_text(parse_time(use.until).timestamp())}" if use.until else "no time limit"
-            parts.append(f"{use.claim.partition('/')[0]} ({end})")
-            continue
-        pods = f" ({','.join(use.pods)})" if use.pods else ""
-        parts.append(f"{'admin: ' if use.is_admin else ''}{use.claim}{pods}")
-    return ", ".join(parts) or "-"
+    return ", ".join(map(str, row.uses)) or "-"
 
 
 def memory_of(row: DeviceRow) -> str:

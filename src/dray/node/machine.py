@@ -341,13 +341,14 @@ class PodMachine:
             yield from self._begin_stopping()
 
     def _hasten_stop(self, event: StopRequested, _: None, now: float) -> Iterator[Instruction]:
+        is_shorter = event.grace_seconds < self.grace_seconds
         self._note_stop(event)
         if event.reason:
             yield from self._fail(event.reason, event.message)
-        elif event.grace_seconds == 0:
+        elif is_shorter or event.grace_seconds == 0:
             for state in self.containers:
                 if state.stage is UP:
-                    yield StopContainer(state.spec, state.attempt, 0.0)
+                    yield StopContainer(state.spec, state.attempt, event.grace_seconds, is_hastened=True)
 
     def _remove_deleted(self, event: StopRequested, _: None, now: float) -> Iterator[Instruction]:
         self._note_stop(event)

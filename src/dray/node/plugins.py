@@ -132,6 +132,14 @@ class Plugin:
             code = error.code().name
             details = _shown(error.details() or "")
             raise PluginError(f"driver {self.driver}: {error.code().name}: {details}") from error
+        except (asyncio.CancelledError, grpc.aio.UsageError) as error:
+            # A driver that registers anew or leaves closes the channel, which cancels the calls on it. Only
+            # when somebody cancelled this task is it ours to end; otherwise the caller must hear of it and try again.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            code = "CANCELLED"
+            raise PluginError(f"driver {self.driver} went away during the call") from error
         finally:
             self.observe(self.driver, name, code, time.monotonic() - started)
 

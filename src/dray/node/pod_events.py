@@ -161,6 +161,7 @@ class StopContainer:
     container: RunContainer
     attempt: int
     grace_seconds: float
+    is_hastened: bool = False  # it is being stopped already, and shall end sooner
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,9 +214,9 @@ class PodRunner:
                 self._report(uid, known)
             case s.StartContainer(container, attempt):
                 self._spawn(self._start(uid, known, container, attempt))
-            case s.StopContainer(container, attempt, grace):
+            case s.StopContainer(container, attempt, grace, is_hastened):
                 self._cancel_probe(known, container.name)
-                self._spawn(self._stop(uid, known, container, attempt, grace))
+                self._spawn(self._stop(uid, container, attempt, grace, is_hastened))
             case s.Probe(container, attempt):
                 self._probe(uid, known, container, attempt)
             case s.PrepareClaims():
@@ -327,7 +327,13 @@ class PodRunner:
             ),
         )
 
-    async def _stop(self, uid: str, known: _Pod, container: RunContainer, attempt: int, grace: float) -> None:
+    async def _stop(
+        self, uid: str, container: RunContainer, attempt: int, grace: float, is_hastened: bool
+    ) -> None:
+        if is_hastened:
+            # Its hook has run, or runs now: who asks again wants the end, not the hook once more.
+            await self.runtime.stop(ContainerId(uid, container.name, attempt), grace)
+            return
         began = time.monotonic()
         if container.lifecycle is not None and container.lifecycle.pre_stop is not None and grace > 0:
             await self._hook(uid, container, attempt, container.lifecycle.pre_stop, grace)

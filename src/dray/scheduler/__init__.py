@@ -23,6 +23,7 @@ from dray.scheduler.claims import (
 from dray.scheduler.cluster_snapshot import ClusterSnapshot, SchedulerProfile
 from dray.scheduler.deciding import Decision, Placed, ReleaseFirst, decide, is_being_preempted_for
 from dray.scheduler.devices import Devices, Reservation, claims_equivalence_key
+from dray.scheduler.explaining import public_name
 from dray.scheduler.extended import (
     IN_MEMORY_NAME,
     ExtendedResources,
@@ -106,6 +107,7 @@ __all__ = [
     "plan_preemption",
     "pod_requests",
     "pods_to_start",
+    "public_name",
     "serves",
     "shape_of",
     "special_claim",

@@ -7,6 +7,8 @@ Each node is counted once, under the first rule that it fails, in the order in w
 the rules are applied; so the counts add up to the number of nodes. Details that differ
 from node to node (who holds a device) do not split a count: one of them is the example.
 
+Who has created the pod reads the line, so holders in other namespaces are named by namespace only.
+
 Explaining devices is hundreds of times more work than refusing them, so of many nodes only
 an even sample is explained and the counts are projected; such counts carry a `~`.
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from dray.allocator import Explanation, Reason, RequestReasons
+from dray.allocator import SHARED_WITH, Explanation, Reason, RequestReasons
 from dray.api.core import Pod
 from dray.scheduler.claims import PodClaims, refusal_of_allocation
 from dray.scheduler.devices import Devices
@@ -111,7 +113,11 @@ def explain_refusal(
         step = max(1, -(-len(names) // _MAX_EXPLAINED))
         sample = names[::step]
         add_device_reasons(
-            tally, rules.devices.allocator.explain(claims.pending, sample), len(sample), len(names)
+            tally,
+            rules.devices.allocator.explain(claims.pending, sample),
+            len(sample),
+            len(names),
+            pod.metadata.namespace,
         )
     return tally.line(n_nodes)
 
@@ -133,7 +139,9 @@ def _refusal_of_claims(claims: PodClaims, node: NodeState) -> str | None:
     return None
 
 
-def add_device_reasons(tally: Tally, explanation: Explanation, n_sample: int, n_nodes: int) -> None:
+def add_device_reasons(
+    tally: Tally, explanation: Explanation, n_sample: int, n_nodes: int, namespace: str
+) -> None:
     """Count nodes per device reason, projecting from the nodes that were explained to all of them."""
     # The error under the name "" is that of every node.
     found = [
@@ -142,7 +150,7 @@ def add_device_reasons(tally: Tally, explanation: Explanation, n_sample: int, n_
     for nodes, requests in explanation.reasons:
         without_error = sum(node not in explanation.errors for node in nodes)
         if without_error:
-            found.append((*_story(requests), without_error))
+            found.append((*_story(requests, namespace), without_error))
     seen = projected = 0
     for story, example, count in found:
         seen += count
@@ -152,7 +160,7 @@ def add_device_reasons(tally: Tally, explanation: Explanation, n_sample: int, n_
         tally.add(story, example, share, is_estimate=n_sample < n_nodes)
 
 
-def _story(requests: tuple[RequestReasons, ...]) -> tuple[str, str]:
+def _story(requests: tuple[RequestReasons, ...], namespace: str) -> tuple[str, str]:
     """Describe the request that is furthest from being met: what all such nodes share, and an example."""
     if not requests:
         return "{have} devices, but not for all claims together", ""
@@ -167,8 +175,8 @@ def _story(requests: tuple[RequestReasons, ...]) -> tuple[str, str]:
         return f'{{have}} no device{where} that matches "{expression}"', found
     wanted = worst.wanted or matching
     if worst.usable >= wanted:
-        return f"{{have}} enough devices{where}, but not together", _others(worst.reasons)[1]
-    what, example = _others(reason for reason in worst.reasons if reason.cause != "selector")
+        return f"{{have}} enough devices{where}, but not together", _others(worst.reasons, namespace)[1]
+    what, example = _others((reason for reason in worst.reasons if reason.cause != "selector"), namespace)
     devices = "device" if matching == 1 else "devices"
     if not what:
         return f"{{have}} only {matching} matching {devices} of the {wanted} wanted{where}", ""
@@ -193,7 +201,7 @@ def _selector(reasons: list[Reason]) -> tuple[str, str]:
     return expression, f"found: {found}" if found else ""
 
 
-def _others(reasons: Iterable[Reason]) -> tuple[str, str]:
+def _others(reasons: Iterable[Reason], namespace: str) -> tuple[str, str]:
     """Name the causes, and give the first detail as the example."""
     words = {
         "in-use": "in use",
@@ -208,7 +216,25 @@ def _others(reasons: Iterable[Reason]) -> tuple[str, str]:
         "error": "in error",
     }
     found = list(reasons)
-    example = next((each.detail for each in found if each.detail), "")
+    example = next((_detail(each, namespace) for each in found if each.detail), "")
     if example and found and found[0].cause == "in-use":
         example = f"by {example}"
     return " or ".join(dict.fromkeys(words.get(each.cause, each.cause) for each in found)), example
+
+
+def _detail(reason: Reason, namespace: str) -> str:
+    """Return a reason's detail with the holders as users of a namespace may know them: others without their names."""
+    start = SHARED_WITH if reason.cause == "capacity" and reason.detail.startswith(SHARED_WITH) else ""
+    if reason.cause != "in-use" and not start:
+        return reason.detail
+    owners = reason.detail.removeprefix(start).split(", ")
+    return start + ", ".join(dict.fromkeys(public_name(owner, namespace) for owner in owners))
+
+
+def public_name(key: str, namespace: str) -> str:
+    """Return `namespace/name` of a holder as users of a namespace may know it: of others only the namespace.
+
+    >>> public_name("ann/train-7", "ann"), public_name("ann/train-7", "bob")
+    ('ann/train-7', 'ann')
+    """
+    return key if key.startswith(f"{namespace}/") else key.partition("/")[0]

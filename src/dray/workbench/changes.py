@@ -30,6 +30,7 @@ from dray.api.resource import (
 from dray.cel import Program
 from dray.client import key_of
 from dray.sim.cluster import OfflineCluster
+from dray.sim.other_users import HELD_UNTIL
 from dray.workbench.lint.fitting import Devices, closest, compiled
 from dray.workbench.lint.selectors import compared_with_text
 
@@ -241,9 +242,7 @@ def _freed(cluster: OfflineCluster, claims: Sequence[ResourceClaim]) -> Iterator
         finally:
             cluster.set_claim(holder)
         if nodes:
-            users = ", ".join(user.name for user in holder.status.reserved_for)
-            who = f" (pod {users})" if users else " (nobody uses it)"
-            yield Change(f"free the devices of claim {key_of(holder.metadata)}{who}", nodes)
+            yield Change(f"free the devices of {_holder_text(holder)}", nodes)
             return
     for holder in holders:
         cluster.set_claim(replace(holder, status=ResourceClaimStatus()))
@@ -254,6 +253,15 @@ def _freed(cluster: OfflineCluster, claims: Sequence[ResourceClaim]) -> Iterator
             cluster.set_claim(holder)
     if nodes:
         yield Change("free devices that others hold: no single claim is enough", nodes)
+
+
+def _holder_text(holder: ResourceClaim) -> str:
+    if HELD_UNTIL in (
+        holder.metadata.annotations or {}
+    ):  # of another user: claim and pod are not known by name
+        return f"a job of {holder.metadata.namespace}"
+    users = ", ".join(user.name for user in holder.status.reserved_for)
+    return f"claim {key_of(holder.metadata)}" + (f" (pod {users})" if users else " (nobody uses it)")
 
 
 __all__ = ["Change", "fitting_nodes", "smallest_changes"]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from dray.allocator import Allocator
 from dray.api.quantity import parse_quantity
 from dray.api.resource import Device, DeviceAttribute, DeviceTaint, ResourceClaim, ResourceSlice
+from dray.api.times import parse_time
 from dray.api.tolerations import BLOCKING_EFFECTS
 from dray.client import key_of
 from dray.devices import (
@@ -29,6 +30,7 @@ from dray.devices import (
 )
 from dray.sim.other_users import HELD_UNTIL
 from dray.sim.snapshot import Snapshot
+from dray.workbench.jobs import moment_text
 
 
 @dataclass(slots=True)
@@ -42,6 +44,21 @@ class Use:
     share: str | None = None
     consumed: dict[str, str] = field(default_factory=dict)
     until: str | None = None  # of another user, of whom only this is known; empty: without a time limit
+
+    @property
+    def owner(self) -> str:
+        """Return the claim; of another user, whose claims are not known by name, the namespace."""
+        return self.claim if self.until is None else self.claim.partition("/")[0]
+
+    def __str__(self) -> str:
+        """Return who holds it: the claim with its pods; of another user the namespace and until when."""
+        if self.until is not None:
+            end = (
+                f"until {moment_text(parse_time(self.until).timestamp())}" if self.until else "no time limit"
+            )
+            return f"{self.owner} ({end})"
+        pods = f" ({','.join(self.pods)})" if self.pods else ""
+        return f"{'admin: ' if self.is_admin else ''}{self.claim}{pods}"
 
 
 @dataclass(slots=True)

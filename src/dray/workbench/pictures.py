@@ -27,7 +27,7 @@ class Part:
 
     start: float  # 0 to 1
     size: float
-    owner: str  # claim; empty means: free
+    owner: str  # claim, or another user; empty means: free
     label: str
 
 
@@ -80,7 +80,7 @@ def _box(row: DeviceRow, pool: PoolRow) -> Box:
                 "/".join(row.key),
                 row.model,
                 f"{row.state}",
-                *(f"{use.claim} {','.join(use.pods)}" for use in row.uses),
+                *map(str, row.uses),
             ],
         )
     )
@@ -88,7 +88,7 @@ def _box(row: DeviceRow, pool: PoolRow) -> Box:
     if row.holders and row.device.allow_multiple_allocations:
         box.parts = _shares(row)
     elif row.holders:
-        box.parts = [Part(0.0, 1.0, row.holders[0].claim, row.short_name)]
+        box.parts = [Part(0.0, 1.0, row.holders[0].owner, row.short_name)]
     else:
         box.parts = _slices(row, pool)
         if box.parts:
@@ -105,7 +105,7 @@ def _shares(row: DeviceRow) -> list[Part]:
             total = parse_quantity(capacity[name].value).as_approximate_float() if name in capacity else 0
             shares.append(parse_quantity(amount).as_approximate_float() / total if total else 0.0)
         size = min(max(shares), 1.0 - start)
-        parts.append(Part(start, size, use.claim, f"{size:.0%}"))
+        parts.append(Part(start, size, use.owner, f"{size:.0%}"))
         start += size
     return parts
 
@@ -129,7 +129,7 @@ def _slices(whole: DeviceRow, pool: PoolRow) -> list[Part]:
                 if name.startswith("memory-slice-")
             )
             start, size = (numbers[0] / total, len(numbers) / total) if numbers and total else (0.0, 1.0)
-            parts.append(Part(start, size, row.holders[0].claim, row.attribute("profile") or row.device.name))
+            parts.append(Part(start, size, row.holders[0].owner, row.attribute("profile") or row.device.name))
     return sorted(parts, key=lambda part: part.start)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from dray.allocator import Explanation, Reason, RequestReasons
+from dray.allocator import SHARED_WITH, Explanation, Reason, RequestReasons
 from dray.api.features import Features
 from dray.api.resource import ResourceClaim
 from dray.client import key_of
@@ -119,12 +119,16 @@ def reason_text(reason: Reason, holders: dict[str, str]) -> str:
             expression = detail.removeprefix("request: ")
             return f"{reason.devices} do not match `{expression}`" + (f" (found {found})" if found else "")
         case "in-use":
-            names = [holders.get(claim, claim) for claim in detail.split(", ")]
+            names = dict.fromkeys(holders.get(claim, claim) for claim in detail.split(", "))
             return f"{reason.devices} allocated to {', '.join(names)}"
         case "taint":
             return f"{reason.devices} tainted {detail}"
         case "error":
             return f"{reason.devices} where the selector fails: {detail}"
+    if reason.cause == "capacity":
+        before, _, claims = detail.partition(SHARED_WITH)
+        names = dict.fromkeys(holders.get(claim, claim) for claim in claims.split(", ") if claim)
+        detail = f"{before}{SHARED_WITH}{', '.join(names)}" if names else detail
     return f"{reason.devices} lack {reason.cause}: {detail}"
 
 
@@ -133,7 +137,10 @@ def _holders(snapshot: Snapshot) -> dict[str, str]:
     found = {}
     for row in Inventory(snapshot).devices.values():
         for use in row.uses:
-            found[use.claim] = f"{use.claim} (pod {', '.join(use.pods)})" if use.pods else use.claim
+            if use.until is not None:
+                found[use.claim] = str(use)
+            else:
+                found[use.claim] = f"{use.claim} (pod {', '.join(use.pods)})" if use.pods else use.claim
     return found
 
 

@@ -97,6 +97,19 @@ def test_a_container_that_comes_up_after_the_end_was_decided_is_stopped():
     assert tell(machine, s.Exited("c0", 0, 0)) == [s.ReleaseClaims()]
 
 
+def test_a_second_request_hastens_the_end_if_its_grace_is_shorter():
+    machine = pod_machine()
+    tell(machine, s.Restored(), s.ClaimsPrepared(), s.Started("c0", 0))
+    (first,) = tell(machine, s.StopRequested(10.0))
+    assert (first.grace_seconds, first.is_hastened) == (10.0, False)
+    (second,) = tell(machine, s.StopRequested(1.0))
+    assert (second.grace_seconds, second.is_hastened) == (1.0, True)
+    assert tell(machine, s.StopRequested(5.0)) == []
+    (last,) = tell(machine, s.StopRequested(0.0))
+    assert (last.grace_seconds, last.is_hastened) == (0.0, True)
+    assert tell(machine, s.Exited("c0", 0, 137)) == [s.ReleaseClaims()]
+
+
 def test_a_failed_release_is_tried_again():
     machine = pod_machine(restart="Never")
     tell(machine, s.Restored(), s.ClaimsPrepared(), s.Started("c0", 0))

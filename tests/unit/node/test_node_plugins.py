@@ -284,6 +284,45 @@ async def test_a_driver_that_never_answers_is_given_up(tmp_path, monkeypatch):
             await found.find("d.example.com").prepare([FACTS])
 
 
+async def test_a_call_to_a_driver_that_leaves_meanwhile_fails_and_does_not_vanish(tmp_path):
+    fake = FakePlugin(tmp_path)
+    called = asyncio.Event()
+
+    async def never(request, context):
+        called.set()
+        await asyncio.sleep(60)
+
+    fake.NodePrepareResources = never
+    async with registry(tmp_path) as found, fake.up():
+        await eventually(found.drivers)
+        plugin = found.find("d.example.com")
+        calling = asyncio.create_task(plugin.prepare([FACTS]))
+        await called.wait()
+        fake.registration.unlink()
+        with pytest.raises(PluginError, match="went away during the call"):
+            await asyncio.wait_for(calling, 30)
+        with pytest.raises(PluginError, match=r"went away|not registered"):
+            await plugin.prepare([FACTS])  # its channel is closed
+
+
+async def test_a_call_whose_caller_is_cancelled_ends(tmp_path):
+    fake = FakePlugin(tmp_path)
+    called = asyncio.Event()
+
+    async def never(request, context):
+        called.set()
+        await asyncio.sleep(60)
+
+    fake.NodePrepareResources = never
+    async with registry(tmp_path) as found, fake.up():
+        await eventually(found.drivers)
+        calling = asyncio.create_task(found.find("d.example.com").prepare([FACTS]))
+        await called.wait()
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+
+
 @pytest.mark.parametrize(
     ("name", "endpoint", "message"),
     [

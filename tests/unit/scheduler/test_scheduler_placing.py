@@ -12,8 +12,9 @@ from scheduler_builders import (
     resource_slice,
 )
 
-from dray.allocator import policy_named
+from dray.allocator import SHARED_WITH, Explanation, Reason, RequestReasons, policy_named
 from dray.scheduler import QueueingHint
+from dray.scheduler.explaining import Tally, add_device_reasons
 
 
 def cluster(*nodes):
@@ -310,3 +311,20 @@ def test_the_topology_policy_keeps_devices_together_where_it_can():
     assert [each.node for each in placed] == ["close", "near", "apart"]
     assert [each.device for each in placed[0].allocations[0].devices.results] == ["g1", "g2"]
     assert placed[0].claims[0] == claim("c0", 2), "the claim itself is left as it is"
+
+
+@pytest.mark.parametrize(
+    ("cause", "detail", "told"),
+    [
+        ("in-use", "ann/train-7", "in use (by ann)"),
+        ("in-use", "ann/train-7, ann/train-8, bob/mine", "in use (by ann, bob/mine)"),
+        ("in-use", "ann/train-7 (being allocated)", "in use (by ann)"),
+        ("capacity", f"{SHARED_WITH}ann/train-7", f"short of capacity ({SHARED_WITH}ann)"),
+        ("taint", "ann/key=x:NoSchedule", "tainted (ann/key=x:NoSchedule)"),
+    ],
+)
+def test_the_line_names_other_namespaces_but_not_their_jobs(cause, detail, told):
+    reasons = RequestReasons("bob/c", "r", 1, 1, 0, (Reason(cause, detail, 1),), "")
+    tally = Tally()
+    add_device_reasons(tally, Explanation((), {}, ((("n1",), (reasons,)),)), 1, 1, "bob")
+    assert tally.line(1) == f"0/1 nodes: 1 has the only matching device {told}"

@@ -5,8 +5,12 @@ import json
 import msgspec
 import pytest
 
+from dray.api.resource import DeviceRequestAllocationResult
+from dray.scheduler.queue_report import HeldDevices
+from dray.sim.other_users import claims_of_others
 from dray.sim.snapshot import Snapshot, load_snapshot
 from dray.workbench.inventory import Inventory
+from dray.workbench.pictures import draw_text
 
 META = {"apiVersion": "resource.k8s.io/v1"}
 
@@ -134,3 +138,16 @@ def test_a_snapshot_with_opaque_parameters_is_written_and_read_again(parameters,
     found = load_snapshot([tmp_path / "snapshot.json"])
     assert msgspec.to_builtins(found.claims[0].spec) == msgspec.to_builtins(written.claims[0].spec)
     assert found.merged(Snapshot()).claims
+
+
+def test_what_another_user_holds_is_shown_without_invented_names():
+    held = HeldDevices("user-ann", None, (DeviceRequestAllocationResult("", "d.example.com", "p", "g0"),))
+    snapshot = Snapshot()
+    snapshot.add(resource_slice("s", count=1, devices=[{"name": "g0"}]))
+    for obj in claims_of_others([held], "user-bob"):
+        snapshot.add(obj)
+    (row,) = Inventory(snapshot).devices.values()
+    (use,) = row.uses
+    assert str(use) == "user-ann (no time limit)"
+    assert use.owner == "user-ann"
+    assert "held-" not in draw_text(Inventory(snapshot), width=80)

@@ -15,7 +15,7 @@ from dray.api.core import Pod
 from dray.api.times import format_time
 from dray.client import STRATEGIC_PATCH, Client, ClientError, Conflict, EventRecorder, NotFound
 from dray.client import resources as kinds
-from dray.scheduler import PodUse, Preemption
+from dray.scheduler import PodUse, Preemption, public_name
 
 log = logging.getLogger("dray.scheduler")
 
@@ -34,9 +34,10 @@ async def evict(
         await _nominate(client, preemptor, node)
     reference = pod.spec.scheduling_group
     is_gang = len(plan.nominations) > 1 and reference is not None
-    by = f"pod {pod.metadata.namespace}/{pod.metadata.name} on node {plan.node}"
+    kind, by = "pod", f"{pod.metadata.namespace}/{pod.metadata.name}"
     if is_gang and reference is not None:
-        by = f"pod group {pod.metadata.namespace}/{reference.pod_group_name}"
+        kind, by = "pod group", f"{pod.metadata.namespace}/{reference.pod_group_name}"
+    where = "" if is_gang else f" on node {plan.node}"
     for victim in plan.victims:
         meta = victim.pod.metadata
         condition = {
@@ -57,7 +58,10 @@ async def evict(
             log.info("cannot evict %s: %s", meta.name, error)
             left.append(victim)
             continue
-        recorder.record(kinds.PODS, meta, "Normal", "Preempted", f"Preempted by {by}")
+        # The victim's owner reads it, who need not know the names of others.
+        known = public_name(by, meta.namespace)
+        text = f"{kind} {known}" if known == by else f"a {kind} of {known}"
+        recorder.record(kinds.PODS, meta, "Normal", "Preempted", f"Preempted by {text}{where}")
     return left
 
 
