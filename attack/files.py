@@ -119,8 +119,8 @@ class _Files:
         place = self.folder / "copy"
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(self.original, place)
-        damage(place / relative, chance)
         server = Server(place)
+        damage(place / relative, chance)  # after what `Server` writes itself
         server.log.write_bytes(b"")
         problem = ""
         try:

@@ -245,6 +245,26 @@ async def test_an_emptied_file_is_not_taken_for_a_new_one(tmp_path: Path) -> Non
     SqliteStore(tmp_path).close()  # nothing was here: a crash while it was made
 
 
+@pytest.mark.parametrize("length", [1, 99, 511])
+async def test_a_file_too_short_for_a_database_is_not_taken_for_a_new_one(
+    tmp_path: Path, length: int
+) -> None:
+    (tmp_path / "store.db").write_bytes(b"x" * length)
+    with pytest.raises(StoreDamaged, match=f"{length} bytes, and no database is so short"):
+        SqliteStore(tmp_path)
+    assert (tmp_path / "store.db").stat().st_size == length
+
+
+async def test_the_latest_writes_are_kept_when_the_file_beside_them_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "store.db-wal").write_bytes(b"x" * 5_000)
+    with pytest.raises(StoreDamaged, match=r"store\.db is missing, but its latest writes are here"):
+        SqliteStore(tmp_path)
+    assert (tmp_path / "store.db-wal").stat().st_size == 5_000  # SQLite would have deleted it
+    assert not (tmp_path / "store.db").exists()
+    (tmp_path / "store.db-wal").unlink()
+    SqliteStore(tmp_path).close()
+
+
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
 async def test_a_file_that_ends_too_early_is_refused(tmp_path: Path, share: float) -> None:
     store = SqliteStore(tmp_path)

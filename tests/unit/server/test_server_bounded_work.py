@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from server_cluster import APPLY, JSON_PATCH, MERGE, STRATEGIC, running_cluster
 
+from dray.api.validation.fields import Path
+from dray.api.validation.metadata import validate_annotations, validate_labels
 from dray.server.patch.json_patch import (
     MAX_COPIED_BYTES,
     MAX_OPERATIONS,
@@ -311,3 +313,11 @@ def test_an_accept_header_full_of_clauses_takes_little_time(accept):
         negotiate(accept)
     assert time.thread_time() - began < 0.1, "0.35 s when every clause was taken apart"
     assert negotiate(accept + ",application/json").is_plain
+
+
+@pytest.mark.parametrize("field", ["labels", "annotations"])
+def test_mistakes_in_one_map_are_not_collected_without_end(field: str) -> None:
+    keys = {f"-{number}": "-" for number in range(50_000)}
+    validate = validate_labels if field == "labels" else validate_annotations
+    found = validate(keys, Path("metadata").child(field))
+    assert 10_000 <= len(found) <= 10_003  # both of the last label, and the size of annotations

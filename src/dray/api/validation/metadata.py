@@ -39,6 +39,7 @@ NameFormat = Callable[[str], list[str]]
 METADATA = Path("metadata")
 ANNOTATIONS_MAX_BYTES = 256 * 1024
 STANDARD_FINALIZERS = frozenset({"kubernetes", ORPHAN_FINALIZER, FOREGROUND_FINALIZER})
+_MOST_ERRORS = 10_000  # found in one map; an answer names fewer, and 200,000 would be 100 MB
 _SUBRESOURCE_MAX_BYTES = 256
 _MANAGER_MAX_BYTES = 128
 
@@ -185,6 +186,8 @@ def validate_labels(labels: JsonMapping | None, path: Path) -> list[FieldError]:
     for key, value in (labels or {}).items():
         errors += invalid_each(path, key, label_key(key))
         errors += invalid_each(path, value, label_value(value or ""))
+        if len(errors) > _MOST_ERRORS:
+            break
     return errors
 
 
@@ -193,7 +196,8 @@ def validate_annotations(annotations: JsonMapping | None, path: Path) -> list[Fi
     errors: list[FieldError] = []
     total = 0
     for key, value in (annotations or {}).items():
-        errors += invalid_each(path, key, label_key(key.lower()))
+        if len(errors) <= _MOST_ERRORS:
+            errors += invalid_each(path, key, label_key(key.lower()))
         total += size(key) + size(value or "")
     if total > ANNOTATIONS_MAX_BYTES:
         errors.append(too_long(path, ANNOTATIONS_MAX_BYTES))

@@ -12,7 +12,8 @@ then becomes format 2, in one transaction.
 What is refused with a way out, and what is only said:
   * an empty file where there must be a cluster (`expects_content`): something emptied it, and starting would
     make an empty cluster under the old certificates;
-  * a file that ends too early, is not a database, or cannot be read or written;
+  * a file that ends too early, is not a database, or cannot be read or written; a `-wal` whose file is missing,
+    which SQLite would delete;
   * a file that was in use and has no `-wal` beside it is opened with a warning: it is a copy made while the
     server ran, complete if SQLite made it, without the latest writes if it was copied by hand.
 """
@@ -33,6 +34,7 @@ from dray.server.store.store_interface import Event, Record, StoreDamaged, Store
 
 FORMAT = 2
 FIRST_FORMAT = 1  # its checksums cover values only
+_LEAST_BYTES = 512  # SQLite's smallest page; a shorter file counts as a new database there
 _WAY_OUT = "it was left as it is: restore a copy, or move it away to start empty"
 
 _SCHEMA = """
@@ -209,9 +211,15 @@ def _sum_of(about: dict[str, int]) -> int:
 
 def _check_before_opening(path: Path, expects_content: bool) -> bool:
     """Refuse what SQLite would take for a new database; returns whether the file was there with something in it."""
+    wal = path.with_name(f"{path.name}-wal")
     try:
         size = path.stat().st_size
     except FileNotFoundError:
+        if wal.exists() and wal.stat().st_size:
+            raise StoreDamaged(
+                f"{path} is missing, but its latest writes are here ({wal.name}): restore a copy; or, to start an "
+                f"empty cluster, delete {wal}"
+            ) from None
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         return False
     if not os.access(path, os.R_OK | os.W_OK):
@@ -223,5 +231,9 @@ def _check_before_opening(path: Path, expects_content: bool) -> bool:
         raise StoreDamaged(
             f"{path} is empty, but a cluster was here before (its certificates are in {path.parent / 'pki'}): "
             f"restore a copy; or, to start an empty cluster, delete {path}"
+        )
+    if 0 < size < _LEAST_BYTES:
+        raise StoreDamaged(
+            f"{path} is damaged (it has {size} bytes, and no database is so short); {_WAY_OUT}"
         )
     return size > 0  # an empty file: a crash between creating and filling it
