@@ -9,6 +9,8 @@ has not started itself, and every loop of it ends after a count or a time.
 |---|---|
 | `templates` | one valid object of every kind and version: where every request begins |
 | `mutation` | objects that differ from a valid one in one field, found through the schema |
+| `policies` | webhooks and admission policies: tried as dry runs, and those that are in force |
+| `custom_kinds` | custom kinds: one made to be attacked, and those that dray brings |
 | `species` | the corpus: valid objects by kind and version |
 | `vocabulary` | content types, query parameters, patch directives |
 | `requests` | verbs, patches, queries, content types: from objects to requests |
@@ -17,6 +19,7 @@ has not started itself, and every loop of it ends after a count or a time.
 | `bombs` | single requests that try to cost more than they should |
 | `clients` | clients that do not read, do not finish, or come in great numbers |
 | `agents` | node agents that answer with anything but logs |
+| `webhooks` | admission webhooks that answer with anything but a verdict |
 | `drivers` | drivers that answer the node agent with anything but what was asked |
 | `files` | stores, keys and checkpoints that were damaged while nobody ran |
 | `servers` | the processes under attack |

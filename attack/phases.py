@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from attack import agents, drivers, files
+from attack import agents, drivers, files, webhooks
 from attack.bombs import bombs
 from attack.campaign import BOMB_SECONDS, KEPT_BODY, MOST_PEAK, RESTART_ABOVE, SETTLING, Campaign
 from attack.clients import BULK, CLIENTS, drain, fill
@@ -222,6 +222,51 @@ async def _ask_agents(campaign: Campaign) -> None:
     (campaign.folder / "agents.json").write_text(json.dumps(table, indent=1))
 
 
+def webhooks_phase(campaign: Campaign) -> None:
+    """Write objects that a hostile webhook is asked about."""
+    campaign.restart()
+    asyncio.run(_ask_webhooks(campaign))
+
+
+async def _ask_webhooks(campaign: Campaign) -> None:
+    table = {}
+    async with webhooks.Webhooks(campaign.folder) as hostile:
+        chosen = campaign.chosen(list(webhooks.NAMES))
+        for name in sorted(chosen):
+            for mutating in (True, False):
+                made = await campaign.ask(hostile.configuration(name, mutating=mutating))
+                before = campaign.monitor.report(campaign.server.pid)
+                requests = list(webhooks.questions(name))
+                found = await asyncio.gather(*(campaign.ask(each) for each in requests))
+                beats = campaign.look(f"webhook {name}", {"webhook": name}, quiet=True)
+                await campaign.ask(hostile.removal(name, mutating=mutating))
+                growth = beats.memory_peak - before.memory
+                table[f"{name} {'mutating' if mutating else 'validating'}"] = [
+                    made.status, sorted({each.status for each in found}), round(beats.worst), round(growth),
+                ]  # fmt: skip
+                if growth > MOST_PEAK:
+                    campaign.findings.add(
+                        "memory",
+                        f"webhook {name} made the server take more than {MOST_PEAK:.0f} MB",
+                        {"MB": growth},
+                    )
+                for request, answer in zip(requests, found, strict=True):
+                    _judge_webhook(campaign, name, request, answer)
+        campaign.figures["webhooks"] = {"answers": len(table), "asked": hostile.asked}
+    (campaign.folder / "webhooks.json").write_text(json.dumps(table, indent=1))
+
+
+def _judge_webhook(campaign: Campaign, name: str, request: Request, answer: Answer) -> None:
+    campaign.tally.count(request, answer)
+    if answer.status == 0:
+        campaign.findings.add("silence", f"no answer where webhook {name} is asked", {"webhook": name})
+    elif answer.status >= 500 and "could not be handled" in answer.message():
+        # Other failures are those of the webhook, which are a 500 upstream as well.
+        campaign.findings.add("status", cause_of(request, answer), {"request": request.record()})
+    if b"\r\nset-cookie:" in answer.head.lower():
+        campaign.findings.add("headers", f"webhook {name} wrote a header of the answer", {"webhook": name})
+
+
 def drivers_phase(campaign: Campaign) -> None:
     """Run a node among hostile drivers; the pod of the good one must start all the same."""
     campaign.restart()
@@ -372,6 +417,7 @@ PHASES: dict[str, Callable[[Campaign], None]] = {
     "bombs": bombs_phase,
     "clients": clients_phase,
     "agents": agents_phase,
+    "webhooks": webhooks_phase,
     "drivers": drivers_phase,
     "files": files_phase,
     "distinct": distinct_phase,

@@ -14,16 +14,18 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from attack.custom_kinds import CUSTOM_KINDS, GROUP
 from attack.mutation import ODD, STRINGS, Mutator
+from attack.policies import EXPRESSION_FIELDS, EXPRESSIONS, as_dry_run
 from attack.protobuf import encode_object
 from attack.servers import NOBODY, NODE
 from attack.species import Species, dumps, named
-from attack.templates import CUSTOM, GROUP
 from attack.vocabulary import (
     ACCEPTS,
     APPLY,
     DELETE_QUERIES,
     DIRECTIVES,
+    DOCUMENT_ACCEPTS,
     EXEC_QUERIES,
     JSON,
     JSON_PATCH,
@@ -55,6 +57,8 @@ class Generator:
         for each in species:
             for body in each.bodies:
                 self.mutator.learn(body)
+        for name in EXPRESSION_FIELDS:
+            self.mutator.words.setdefault(name, []).extend(EXPRESSIONS)
         self._n = 0
         shapes: list[tuple[int, Callable[[], Request]]] = [
             (24, self.create), (10, self.update), (8, self.patch_merge), (8, self.patch_strategic), (8, self.patch_apply), (8, self.patch_json),
@@ -67,7 +71,10 @@ class Generator:
     def next(self) -> Request:
         """Return the next request."""
         self._n += 1
-        return self.chance.choices(self._shapes, self._weights)[0]()
+        made = self.chance.choices(self._shapes, self._weights)[0]()
+        if made.method != "GET":
+            made.target = as_dry_run(made.target)
+        return made
 
     # --- pieces -------------------------------------------------------------------
 
@@ -212,7 +219,7 @@ class Generator:
         """Write a status: by PUT, merge patch or apply."""
         chance = self.chance
         species = chance.choice(
-            [each for each in self._stored if each.kind.has_status or each.kind is CUSTOM]
+            [each for each in self._stored if each.kind.has_status or each.kind in CUSTOM_KINDS]
         )
         name = chance.choice(NAMES)
         value, schema = self._object(species, name), species.schema
@@ -486,8 +493,8 @@ class Generator:
         )
         path = "/" + "/".join(quote(part, safe="%*") for part in parts)
         more = (
-            "/openapi/v2",
             "/openapi/v3/x",
+            "/openapi/v3/apis/attack.example.com/v1",
             "/metrics",
             "/livez/x",
             "/readyz?verbose&exclude=x",
@@ -500,7 +507,11 @@ class Generator:
         )
         if chance.random() < 0.3:
             path = chance.choice(more)
-        return Request(chance.choice(("GET", "GET", "POST", "PUT", "DELETE", "PATCH")), path, shape="path")
+        method = chance.choice(("GET", "GET", "POST", "PUT", "DELETE", "PATCH"))
+        headers = {"Accept": chance.choice((*ACCEPTS, *DOCUMENT_ACCEPTS))} if chance.random() < 0.3 else {}
+        if chance.random() < 0.03:  # two megabytes of document are enough now and then
+            method, path = "GET", "/openapi/v2"
+        return Request(method, path, headers, shape="path")
 
 
 def difference(base: Json, changed: Json) -> Json:

@@ -23,6 +23,14 @@ GATES = ",".join(
         "DRANodeAllocatableResources", "DRAResourcePoolStatus", "DRAPartitionableDevicesType", "GenericWorkload",
     )
 )  # fmt: skip
+# Bodies of some groups are recorded, so that the audit log sees what the fuzzer sends; of all others, who did what.
+AUDIT = """apiVersion: audit.k8s.io/v1
+kind: Policy
+rules:
+- level: RequestResponse
+  resources: [{group: resource.k8s.io}, {group: attack.example.com}, {group: authentication.k8s.io}, {group: "", resources: [secrets, pods/exec]}]
+- level: Metadata
+"""
 _DEATH = re.compile(r"Fatal Python error: .*|Segmentation fault.*")
 
 
@@ -37,6 +45,8 @@ class Server:
         folder.mkdir(parents=True, exist_ok=True)
         tokens = folder / "tokens.csv"
         tokens.write_text(TOKENS)
+        policy = folder / "audit.yaml"
+        policy.write_text(AUDIT)
         self._command = [
             *(
                 sys.executable,
@@ -48,6 +58,8 @@ class Server:
                 "--bind-address",
                 "127.0.0.1",
             ),
+            *("--audit-log-path", str(folder / "audit.log"), "--audit-policy-file", str(policy)),
+            *("--audit-log-maxsize", "20", "--audit-log-maxbackup", "1"),
             *("--token-auth-file", str(tokens), "--feature-gates", GATES, "--secure-port"),
         ]
         self._flags = flags

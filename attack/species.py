@@ -6,7 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from attack.templates import GROUP, Template, definition
+from attack.custom_kinds import GROUP, definition, own_definitions
+from attack.policies import in_force
+from attack.templates import Template
 from attack.vocabulary import JSON, NAMES
 from attack.wire import Request
 from dray.api.kinds import Kind
@@ -88,17 +90,12 @@ def setup_requests(species: list[Species], namespace: str) -> list[Request]:
                 shape="setup",
             )
         )
-    widgets = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", **definition()}
-    widgets["metadata"] = {"name": f"widgets.{GROUP}"}
-    made.append(
-        Request(
-            "POST",
-            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-            {"Content-Type": JSON},
-            dumps(widgets),
-            shape="setup",
-        )
-    )
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    first = [(crds, definition({"name": f"widgets.{GROUP}"})), *((crds, each) for each in own_definitions())]
+    made += [
+        Request("POST", target, {"Content-Type": JSON}, dumps(body), shape="setup")
+        for target, body in (*first, *in_force(GROUP))
+    ]
     for each_species in species:
         kind = each_species.kind
         if not kind.is_stored:

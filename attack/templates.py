@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dray.api.kinds import ADMISSION, KINDS, RBAC, STORAGE, Kind
+from attack.custom_kinds import custom_bodies, definition
+from attack.policies import admission_kinds
+from dray.api.kinds import ADMISSION, KINDS, RBAC, Kind
 
 Json = Any
-GROUP = "attack.example.com"  # of the custom kind
 DRIVER = "gpu.example.com"
 UID = "11111111-2222-4333-8444-555555555555"
 TIME = "2026-01-02T03:04:05Z"
@@ -28,6 +29,7 @@ class Template:
     version: str
     body: dict[str, Json]  # without kind, apiVersion, name and namespace
     limits: bool = False  # bounds other objects of its namespace, so it needs a namespace of its own
+    tried: bool = False  # judges requests of others, so a mutant is sent as a dry run and is never in force
 
 
 def _metadata(**more: Json) -> Json:
@@ -245,34 +247,6 @@ def _event(version: str) -> Json:
     }  # fmt: skip
 
 
-def definition(plural: str = "widgets", kind: str = "Widget", group: str = GROUP) -> Json:
-    """Return a custom resource definition with a schema of every sort."""
-    properties = {
-        "size": {"type": "integer", "minimum": 0, "maximum": 100},
-        "name": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 20},
-        "parts": {"type": "array", "items": {"type": "object", "properties": {"k": {"type": "string"}}}},
-        "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-        "port": {"x-kubernetes-int-or-string": True},
-    }
-    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}, "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}}  # fmt: skip
-    column = {"name": "Size", "type": "integer", "jsonPath": ".spec.size"}
-    version = {
-        "name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema},
-        "subresources": {"status": {}}, "additionalPrinterColumns": [column],
-    }  # fmt: skip
-    names = {
-        "plural": plural,
-        "singular": kind.lower(),
-        "kind": kind,
-        "listKind": f"{kind}List",
-        "shortNames": ["wd"],
-    }
-    return {
-        "metadata": _metadata(),
-        "spec": {"group": group, "names": names, "scope": "Namespaced", "versions": [version]},
-    }
-
-
 def _resource_kinds() -> dict[str, list[Json]]:
     taint = {"key": "a.example/t", "value": "v", "effect": "NoSchedule"}
     selector = {"driver": DRIVER, "pool": "p", "device": "d0"}
@@ -287,48 +261,6 @@ def _resource_kinds() -> dict[str, list[Json]]:
         ],
         "ResourcePoolStatusRequest": [{"metadata": _metadata(), "spec": {"driver": DRIVER, "limit": 10}}],
         "ResourceSlice": [_slice(), _counters_slice()],
-    }
-
-
-def _storage_kinds() -> dict[tuple[str, str], list[Json]]:
-    size = {"storage": "1Gi"}
-    field = {"key": "zone", "operator": "In", "values": ["a"]}
-    volume = {
-        "capacity": size,
-        "accessModes": ["ReadWriteOnce"],
-        "storageClassName": "a",
-        "hostPath": {"path": "/tmp"},
-        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [field]}]}},
-    }
-    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": size}, "storageClassName": "a"}
-    driver = {
-        "name": "csi.example.com",
-        "nodeID": "n1",
-        "topologyKeys": ["zone"],
-        "allocatable": {"count": 3},
-    }
-    topology = [{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]
-    return {
-        ("", "PersistentVolume"): [{"metadata": _metadata(), "spec": volume}],
-        ("", "PersistentVolumeClaim"): [{"metadata": _metadata(), "spec": claim}],
-        (STORAGE, "CSIDriver"): [{"metadata": _metadata(), "spec": {"attachRequired": False}}],
-        (STORAGE, "CSINode"): [{"metadata": _metadata(), "spec": {"drivers": [driver]}}],
-        (STORAGE, "CSIStorageCapacity"): [
-            {"metadata": _metadata(), "storageClassName": "a", "capacity": "1Gi", "nodeTopology": _selector()}
-        ],
-        (STORAGE, "VolumeAttachment"): [
-            {
-                "metadata": _metadata(),
-                "spec": {
-                    "attacher": "csi.example.com",
-                    "nodeName": "n1",
-                    "source": {"persistentVolumeName": "a"},
-                },
-            }
-        ],
-        (STORAGE, "StorageClass"): [
-            {"metadata": _metadata(), "provisioner": "csi.example.com", "allowedTopologies": topology}
-        ],
     }
 
 
@@ -355,7 +287,7 @@ def _by_kind() -> dict[tuple[str, str], list[Json]]:
         ("", "ResourceQuota"): [{"metadata": _metadata(), "spec": {"hard": {"pods": "9", "cpu": "4"}, "scopeSelector": scope}}],
         ("", "Secret"): [{"metadata": _metadata(), "type": "Opaque", "data": {"k": "dg=="}, "stringData": {"s": "t"}}],
         ("", "ServiceAccount"): [{"metadata": _metadata(), "secrets": [{"name": "a"}], "imagePullSecrets": [{"name": "b"}]}],
-        ("apiextensions.k8s.io", "CustomResourceDefinition"): [definition()],
+        ("apiextensions.k8s.io", "CustomResourceDefinition"): [definition(_metadata())],
         ("apps", "DaemonSet"): [{"metadata": _metadata(), "spec": _workload()}],
         ("apps", "Deployment"): [{"metadata": _metadata(), "spec": {**_workload(), "replicas": 2}}],
         ("apps", "ReplicaSet"): [{"metadata": _metadata(), "spec": {**_workload(), "replicas": 2}}],
@@ -380,7 +312,6 @@ def _by_kind() -> dict[tuple[str, str], list[Json]]:
             {"metadata": _metadata(), "spec": {"podGroupTemplates": [{"name": "g", **gang}]}}
         ],
     }  # fmt: skip
-    found |= _storage_kinds()
     attributes = {"verb": "get", "resource": "pods", "namespace": "default", "group": "", "name": "a"}
     access = {"resourceAttributes": attributes, "user": "somebody", "groups": ["g"], "extra": {"k": ["v"]}}
     found |= {
@@ -394,41 +325,10 @@ def _by_kind() -> dict[tuple[str, str], list[Json]]:
     }
     return (
         found
-        | _admission_kinds()
+        | admission_kinds(_metadata, _selector)
         | _storage_kinds()
         | {("resource.k8s.io", kind): bodies for kind, bodies in _resource_kinds().items()}
     )
-
-
-def _admission_kinds() -> dict[tuple[str, str], list[Json]]:
-    """Return objects that would judge requests of others, were there a kind of that name: two fields away from that."""
-    group = "admissionregistration.k8s.io"
-    rule = {
-        "apiGroups": ["nothing.example.com"], "apiVersions": ["v1"], "resources": ["nothings"], "operations": ["CREATE", "UPDATE"],
-        "scope": "Namespaced",
-    }  # fmt: skip
-    hook = {
-        "name": "a.attack.example.com", "clientConfig": {"url": "https://127.0.0.1:1/hook"}, "rules": [rule],
-        "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore", "timeoutSeconds": 1,
-        "matchConditions": [{"name": "never", "expression": "false"}], "namespaceSelector": _selector(),
-    }  # fmt: skip
-    policy = {
-        "failurePolicy": "Ignore",
-        "matchConstraints": {"resourceRules": [rule]},
-        "validations": [{"expression": "object.metadata.name != ''", "message": "m", "reason": "Invalid"}],
-        "matchConditions": [{"name": "never", "expression": "false"}],
-        "variables": [{"name": "v", "expression": "1 + 1"}],
-        "auditAnnotations": [{"key": "k", "valueExpression": "'v'"}],
-    }
-    binding = {"policyName": "p", "validationActions": ["Warn"], "matchResources": {"resourceRules": [rule]}}
-    return {
-        (group, "MutatingWebhookConfiguration"): [
-            {"metadata": _metadata(), "webhooks": [{**hook, "reinvocationPolicy": "Never"}]}
-        ],
-        (group, "ValidatingWebhookConfiguration"): [{"metadata": _metadata(), "webhooks": [hook]}],
-        (group, "ValidatingAdmissionPolicy"): [{"metadata": _metadata(), "spec": policy}],
-        (group, "ValidatingAdmissionPolicyBinding"): [{"metadata": _metadata(), "spec": binding}],
-    }
 
 
 def _storage_kinds() -> dict[tuple[str, str], list[Json]]:
@@ -461,24 +361,17 @@ def _storage_kinds() -> dict[tuple[str, str], list[Json]]:
     }
 
 
-# Webhooks and admission policies judge all later requests: with a mutant of one in force a run would attack nothing else,
-# and a webhook's address may be anywhere. Their tests are test_server_webhooks.py and test_server_policies.py.
-NOT_ATTACKED = frozenset({ADMISSION})
-CUSTOM = Kind(GROUP, "Widget", "widgets", ("v1",), "v1", True)
-
-
 def templates() -> list[Template]:
     """Return valid objects of every kind in every version, the custom kind included."""
     found = []
     bodies = _by_kind()
     for kind in KINDS:
-        if kind.group in NOT_ATTACKED:
-            continue
         for version in kind.versions:
             for body in _in_version(kind, version, bodies[kind.group, kind.kind]):
-                found.append(Template(kind, version, body, kind.kind in ("LimitRange", "ResourceQuota")))
-    widget = {"size": 3, "name": "abc", "parts": [{"k": "v"}], "free": {"x": [1]}, "port": "80%"}
-    found.append(Template(CUSTOM, "v1", {"metadata": _metadata(), "spec": widget}))
+                is_limit = kind.kind in ("LimitRange", "ResourceQuota")
+                found.append(Template(kind, version, body, is_limit, kind.group == ADMISSION))
+    for kind, body in custom_bodies():
+        found.append(Template(kind, kind.versions[0], {"metadata": _metadata(), **body}))
     return found
 
 

@@ -16,6 +16,11 @@ ACCEPTS = (
     "application/cbor", "text/html", "application/json;as=Table;v=v9;g=meta.k8s.io", "", "application/json;q=0.1, application/yaml;q=x", ";;,,",
     "application/json;stream=watch", "application/apply-patch+yaml",
 )  # fmt: skip
+DOCUMENT_ACCEPTS = (
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf", "application/com.github.proto-openapi.spec.v3@v1.0+protobuf",
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json",
+    "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", "application/openmetrics-text; version=1.0.0", "text/plain;version=0.0.4;q=x",
+)  # fmt: skip
 QUERIES: dict[str, tuple[str, ...]] = {
     "labelSelector": (
         "attack=yes", "attack", "!attack", "attack in (yes,no)", "attack notin (x)", "a=b,c=d", "attack>1", "attack<x", "(", "a in (", "==", ",",

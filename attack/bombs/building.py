@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from attack.custom_kinds import GROUP
 from attack.servers import NOBODY
-from attack.templates import GROUP
 from attack.vocabulary import JSON, PROTOBUF
 from attack.wire import ADMIN, Request
 from dray.api.protobuf import MAGIC, encode_field

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attack.bombs.building import DEFINITIONS, HOME, Bomb, Json, review_protobuf, send
+from attack.custom_kinds import GROUP
 from attack.protobuf import varint
-from attack.templates import GROUP
 from attack.vocabulary import APPLY
 from attack.wire import Request
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 from attack.bombs.building import CLAIMS, CORE, LIMIT, REVIEW, WIDGETS, Bomb, review, review_protobuf, send
+from attack.custom_kinds import GROUP
 from attack.servers import NOBODY
-from attack.templates import GROUP
 from attack.vocabulary import APPLY, JSON, JSON_PATCH, MERGE, STRATEGIC, YAML
 from attack.wire import ADMIN, Request
 from dray.api.protobuf import encode_field

@@ -14,8 +14,9 @@ from attack.protobuf import encode_object
 from attack.replaying import _smaller
 from attack.requests import Generator, difference
 from attack.species import setup_requests, species_of
-from attack.templates import NOT_ATTACKED, templates
+from attack.templates import templates
 from attack.verdict import verdicts
+from attack.webhooks import BODIES
 from attack.wire import Answer, Request, request_of, take_answer
 from dray.api.kinds import KINDS
 from dray.server.requests.protobuf_bodies import decode_object
@@ -23,8 +24,7 @@ from dray.server.requests.protobuf_bodies import decode_object
 
 def test_there_is_a_template_of_every_kind_in_every_version():
     covered = {(each.kind.group, each.kind.kind, each.version) for each in templates()}
-    kinds = [kind for kind in KINDS if kind.group not in NOT_ATTACKED]
-    served = {(kind.group, kind.kind, version) for kind in kinds for version in kind.versions}
+    served = {(kind.group, kind.kind, version) for kind in KINDS for version in kind.versions}
     assert served <= covered
 
 
@@ -55,6 +55,20 @@ async def test_most_generated_requests_come_past_the_parser():
             total += 1
             past += request.deep and answer.code in (200, 201, 202, 403, 404, 409, 422)
         assert past > total / 3
+
+
+def test_what_judges_requests_of_others_is_only_tried():
+    generator = Generator("1", species_of(templates()), "w0")
+    tried = [
+        each for each in (generator.next() for _ in range(4_000)) if "admissionregistration" in each.target
+    ]
+    assert {each.method for each in tried} >= {"GET", "POST", "PUT", "PATCH", "DELETE"}
+    assert all(each.method == "GET" or "dryRun=All" in each.target for each in tried)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_what_hostile_webhooks_answer_is_bytes(name):
+    assert isinstance(BODIES[name]("uid"), bytes)
 
 
 def test_one_seed_makes_one_sequence_of_requests():

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from server_cluster import MERGE, running_cluster
+from test_server_heartbeat import Heartbeat
 
 from dray.certificates import make_self_signed_certificate
 from dray.server.admission import ANSWER_BYTES, webhook_calls
@@ -331,3 +332,21 @@ async def test_a_bad_configuration_is_refused(hook, complaint):
         refused = await client.call("POST", f"{GROUP}/validatingwebhookconfigurations", written)
         assert refused.code == 422
         assert complaint in refused.json["message"]
+
+
+async def test_a_long_answer_of_a_webhook_does_not_hold_the_loop(tmp_path):
+    body = b"{" + b",".join(b'"%d":1' % number for number in range(400_000)) + b"}"
+    assert len(body) < ANSWER_BYTES
+    async with (
+        webhook(tmp_path, lambda request: web.Response(body=body)) as (config, _),
+        running_cluster() as client,
+    ):
+        await configure(client, configuration(config))
+        heartbeat = Heartbeat()
+        beating = asyncio.create_task(heartbeat.run())
+        await asyncio.sleep(0.02)
+        answer = await client.call("POST", MAPS, config_map())
+        await asyncio.sleep(0.02)  # the tick that was held back, if one was
+        beating.cancel()
+        assert (answer.code, "webhook response was absent" in answer.json["message"]) == (500, True)
+        assert heartbeat.longest_work < 0.25

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from dray.api.json_types import JsonMapping, JsonObject
 from dray.api.parsing import ParseError, parse_json
 from dray.server.admission.admission_request import AdmissionRequest
-from dray.server.requests import ApiError, encode, errors
+from dray.server.requests import ApiError, compute, encode, errors
 
 ANSWER_BYTES = 6 * 1024 * 1024
 MOST_WARNINGS = 80
@@ -80,7 +80,7 @@ async def ask(
         raise CallFailed(f'failed to call webhook: Post "{url}": {problem}') from None
     if status != 200:
         raise CallFailed(f"failed to call webhook: the server answered with status {status}")
-    return read_verdict(answer, uid, review)
+    return await compute(len(answer), read_verdict, answer, uid, review)
 
 
 def _review_version(hook: JsonMapping) -> str:
