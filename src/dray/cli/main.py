@@ -96,6 +96,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "dray.cli.fleet",
             "take devices out of use and back, validate them, replace drivers node by node",
         ),
+        "autoscale": (
+            "dray.cli.autoscale",
+            "add simulated nodes for waiting pods, and remove idle ones; or let cluster-autoscaler decide",
+        ),
         "conformance": (
             "dray.cli.conformance",
             "check the CNCF AI conformance requirements of a cluster, with evidence",
@@ -138,6 +142,7 @@ _REPORT_THEMSELVES = frozenset(
         "plan",
         "cel",
         "record",
+        "autoscale",
         *GROUPS["Components"],
     }
 )

@@ -50,6 +50,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_flags(
         parser, "--policy", help="how to choose among nodes and devices (default: as kube-scheduler does)"
     )
+    parser.add_argument(
+        "--autoscale",
+        type=Path,
+        metavar="CATALOGUE",
+        help="also run `dray autoscale` with this catalogue: nodes come and go with the pods that need them",
+    )
     add_flags(parser, "--feature-gates", "--log-format", "--verbose")
 
 
@@ -89,6 +95,7 @@ async def up(args: argparse.Namespace) -> int:
         feature_gates=",".join(args.feature_gates),
         log_format=args.log_format,
         socket=_shared_socket() if args.shared else None,
+        catalogue=args.autoscale.absolute() if args.autoscale is not None else None,
     )
     system = System(plan)
     stop = asyncio.Event()
@@ -149,6 +156,8 @@ def _shared_socket() -> Path:
 def _check_first(args: argparse.Namespace) -> None:
     """Refuse at once what would fail after the first processes are started. Raises CommandError."""
     parse_gates(args.feature_gates)
+    if args.autoscale is not None:
+        _check_catalogue(args.autoscale)
     if args.runtime == "runc":
         if os.geteuid() != 0:
             raise CommandError("--runtime runc needs root", "use sudo, or --runtime process")
@@ -167,6 +176,14 @@ def _check_first(args: argparse.Namespace) -> None:
                 f"port {args.secure_port} cannot be used: {error.strerror}",
                 "`dray status` shows whether another `dray up` runs; choose another with --secure-port (0: any)",
             ) from error
+
+
+def _check_catalogue(path: Path) -> None:
+    """Refuse a catalogue that `dray autoscale` could not use. Raises CommandError and errors of the catalogue."""
+    from dray.cli.capacity import read_catalogue
+    from dray.sim.snapshot import Snapshot
+
+    read_catalogue(str(path), Snapshot())
 
 
 def _greet(system: System, seconds: float) -> None:

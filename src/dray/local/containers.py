@@ -16,11 +16,11 @@ from dray.node.runtime.runc import RuncRuntime
 GRACE_SECONDS = 2.0
 
 
-async def end_containers(nodes: Path, runtime: str, grace: float = GRACE_SECONDS) -> int:
-    """Stop what still runs below `nodes/<name>/containers`; returns how many there were."""
+async def end_containers(nodes: Path, runtime: str, grace: float = GRACE_SECONDS, *, only: str = "*") -> int:
+    """Stop what still runs below `nodes/<name>/containers`; returns how many there were. `only`: of this node."""
     if runtime == "none":
         return 0
-    counts = await asyncio.gather(*(_end(root, runtime, grace) for root in sorted(nodes.glob("*"))))
+    counts = await asyncio.gather(*(_end(root, runtime, grace) for root in sorted(nodes.glob(only))))
     return sum(counts)
 
 

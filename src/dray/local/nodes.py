@@ -38,6 +38,7 @@ class NodePlan:
     runtime: str = "process"
     labels: dict[str, str] = field(default_factory=dict)
     reachable: tuple[PoolModel, ...] = ()  # pools of several nodes whose devices are prepared here
+    provider_id: str = ""  # the node's spec.providerID
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ async def host_node(plan: NodePlan, places: Places, ready: asyncio.Semaphore | N
         capacity=plan.profile.allocatable if plan.profile is not None else None,
         taints=plan.profile.taints if plan.profile is not None else (),
         client_ca=places.client_ca,
+        provider_id=plan.provider_id,
     )
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(

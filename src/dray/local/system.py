@@ -32,14 +32,13 @@ from dray.api.kinds import RESOURCE
 from dray.api.parsing import load_yaml
 from dray.client import AlreadyExists, Client
 from dray.client.errors import ApiError
-from dray.client.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, Resource
+from dray.client.resources import CLUSTER_ROLES, Resource
 from dray.drivers.binding_conditions import has_conditions
-from dray.drivers.compute_domains import ACCESS_RULES
-from dray.drivers.driver_names import COMPUTE_DOMAIN, NAME_BY_SHORT_NAME
+from dray.drivers.driver_names import NAME_BY_SHORT_NAME
 from dray.drivers.hardware import Profile
 from dray.host.log_format import json_line
 from dray.host.private_files import make_private, temporary_folder, write_private_text
-from dray.local.installed_objects import installed_objects
+from dray.local.driver_access import bind_role, grant_drivers, install_drivers
 from dray.local.log_files import LOOK_EVERY, rotate
 from dray.local.running_system import STATE_FILE, process_entry, write_state
 from dray.sim.twin import Twin
@@ -72,6 +71,9 @@ class Plan:
     twin: Twin | None = None  # a copied cluster, whose nodes are hosted, too
     snapshot: Path | None = None  # where the copied cluster is described
     socket: Path | None = None  # the Unix socket for the people of this machine; None: there is none
+    catalogue: Path | None = (
+        None  # of the nodes that `dray autoscale` adds and removes; None: it does not run
+    )
 
     @property
     def kubeconfig(self) -> Path:
@@ -173,6 +175,9 @@ class System:
         ]
         if plan.simulated or plan.host or plan.twin:
             parts.append(self._part("nodes", self._nodes_command(), "ready"))
+        if plan.catalogue is not None:
+            command = ["autoscale", "--data", str(plan.data), "--catalogue", str(plan.catalogue)]
+            parts.append(self._part("autoscaler", [*command, "--runtime", plan.runtime], "ready"))
         await asyncio.gather(*(self._launch(part) for part in parts))
         await asyncio.gather(*(self._wait_ready(part) for part in parts))
         if plan.twin is not None and plan.twin.workloads:
@@ -292,13 +297,11 @@ class System:
         for driver in plan.drivers:
             write_driver_kubeconfig(plan.data, driver, folder / f"driver-{driver}.kubeconfig")
         async with Client.connect(plan.kubeconfig) as client:
-            await asyncio.gather(*(self._grant(client, driver) for driver in plan.drivers))
+            await grant_drivers(client, plan.drivers, plan.drivers_with_binding_conditions)
             self.dashboard_url = await self._dashboard_link(client)
             if plan.twin is not None:  # its classes come before those of the models
                 await create_objects(client, plan.twin.objects)
-            for resource, body in installed_objects(plan.drivers):
-                with contextlib.suppress(AlreadyExists):
-                    await client.create(resource, body, body["metadata"].get("namespace"))
+            await install_drivers(client, plan.drivers)
 
     async def _dashboard_link(self, client: Client) -> str:
         """Let the dashboard's user look at everything and change nothing; return a link with its token."""
@@ -311,7 +314,7 @@ class System:
             {"apiGroups": [RESOURCE], "resources": ["*"], "verbs": ["get", "list", "watch"]},
         ]
         subject = {"kind": "User", "apiGroup": CLUSTER_ROLES.group, "name": _DASHBOARD_USER}
-        await self._bind(client, _DASHBOARD_USER, rules, subject)
+        await bind_role(client, _DASHBOARD_USER, rules, subject)
         server = load_yaml(self.plan.kubeconfig.read_bytes())["clusters"][0]["cluster"]["server"]
         return f"{server}/dashboard/#token={self._dashboard_token}"
 
@@ -320,46 +323,6 @@ class System:
         path = self.plan.data / "dashboard-token.csv"
         write_private_text(path, f'{self._dashboard_token},{_DASHBOARD_USER},dashboard,""\n')
         return path
-
-    async def _grant(self, client: Client, driver: str) -> None:
-        """Let a driver publish slices and report on its own devices."""
-        from dray.server.auth.rbac_objects import DRIVER_PREFIX
-
-        name = DRIVER_PREFIX + driver
-        # A driver that sets binding conditions has to see which claims were given its devices.
-        verbs = ["get", "list", "watch"] if driver in self.plan.drivers_with_binding_conditions else ["get"]
-        rules: list[dict[str, Any]] = [
-            {"apiGroups": [RESOURCE], "resources": ["resourceslices"],
-             "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"]},
-            {"apiGroups": [RESOURCE], "resources": ["resourceclaims"], "verbs": verbs},
-            {"apiGroups": [RESOURCE], "resources": ["resourceclaims/status"], "verbs": ["update", "patch"]},
-            {"apiGroups": [RESOURCE], "resources": ["resourceclaims/driver"], "resourceNames": [driver],
-             "verbs": ["arbitrary-node:update", "arbitrary-node:patch"]},
-            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
-        ]  # fmt: skip
-        rules += ACCESS_RULES if driver == COMPUTE_DOMAIN else ()
-        await self._bind(client, name, rules, {"apiGroup": CLUSTER_ROLES.group, "kind": "User", "name": name})
-
-    @staticmethod
-    async def _bind(client: Client, name: str, rules: list[dict[str, Any]], subject: dict[str, str]) -> None:
-        """Make a role and give it to one subject; what exists stays."""
-        role = {
-            "apiVersion": CLUSTER_ROLES.api_version,
-            "kind": "ClusterRole",
-            "metadata": {"name": name},
-            "rules": rules,
-        }
-        binding = {
-            "apiVersion": CLUSTER_ROLES.api_version,
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": CLUSTER_ROLES.group, "kind": "ClusterRole", "name": name},
-            "subjects": [subject],
-        }
-        with contextlib.suppress(AlreadyExists):
-            await client.create(CLUSTER_ROLES, role)
-        with contextlib.suppress(AlreadyExists):
-            await client.create(CLUSTER_ROLE_BINDINGS, binding)
 
     # --- stopping ------------------------------------------------------------------------
 

@@ -62,6 +62,7 @@ class AgentSettings:
     backoff: Backoff = field(default_factory=Backoff)
     reconcile_seconds: float = RECONCILE_SECONDS
     wipe_after_seconds: float = WIPE_AFTER_SECONDS
+    provider_id: str = ""  # the node's spec.providerID
     serves: bool = True  # False: no log server and no PodResources socket (simulated nodes)
 
 
@@ -153,6 +154,7 @@ class Agent:
             capacity,
             settings.runtime,
             settings.taints,
+            provider_id=settings.provider_id,
         )
         self.membership = Membership(self._client, facts)
         await self.membership.register()

@@ -44,6 +44,7 @@ class NodeFacts:
     runtime: str = "process"
     taints: tuple[Mapping[str, str], ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
+    provider_id: str = ""  # by which whoever made the machine knows it; cannot be changed later
 
 
 def machine_capacity(max_pods: int) -> dict[str, str]:
@@ -99,7 +100,7 @@ class Membership:
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": facts.name, "labels": labels, "annotations": dict(facts.annotations)},
-            "spec": {"taints": [dict(taint) for taint in facts.taints]} if facts.taints else {},
+            "spec": self._spec(),
             "status": self._status(),
         }
         try:
@@ -111,6 +112,13 @@ class Membership:
         await self.write_status()
         await self._untaint()
         log.info("node %s is registered", facts.name)
+
+    def _spec(self) -> dict[str, Any]:
+        facts = self.facts
+        spec: dict[str, Any] = {"providerID": facts.provider_id} if facts.provider_id else {}
+        if facts.taints:
+            spec["taints"] = [dict(taint) for taint in facts.taints]
+        return spec
 
     async def _untaint(self) -> None:
         """Remove the taint of new nodes.

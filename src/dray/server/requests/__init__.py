@@ -28,7 +28,7 @@ from dray.server.requests.messages import (
     text_response,
 )
 from dray.server.requests.object_reader import Reader
-from dray.server.requests.protobuf_answers import encode_event, encode_list, encode_object
+from dray.server.requests.protobuf_answers import encode_event, encode_list, encode_message, encode_object
 from dray.server.requests.query_options import (
     EXACT,
     DeleteOptions,
@@ -92,6 +92,7 @@ __all__ = [
     "encode",
     "encode_event",
     "encode_list",
+    "encode_message",
     "encode_object",
     "encode_yaml",
     "errors",

@@ -3,7 +3,7 @@
     kind: NodeCatalogue
     currency: EUR                        # only printed
     nodeTypes:
-    - {name: dgx-h100, profile: dgx-h100, price: 32.77, max: 4}
+    - {name: dgx-h100, profile: dgx-h100, price: 32.77, min: 1, max: 4}  # min: only for `dray autoscale`
     - {name: l40s, profile: l40s-shared, price: 4.10, labels: {tier: cheap}}
     - {name: cpu, allocatable: {cpu: "32", memory: 128Gi, pods: "110"}, price: 0.9}
     - {name: same-again, like: node-7, price: 12}   # a node of the cluster and its devices
@@ -56,6 +56,7 @@ class NodeType:
     price: float  # per hour
     make: Callable[[str], Parts] = field(repr=False, compare=False)  # node name -> the node and its devices
     most: int = MOST_NODES
+    least: int = 0  # how many `dray autoscale` always keeps
 
     def instance(self, name: str, labels: dict[str, str] | None = None) -> Parts:
         """Return a node of this type and its slices."""
@@ -167,11 +168,24 @@ def _type(entry: dict[str, Any], where: str, snapshot: Snapshot | None) -> NodeT
         raise CatalogueError(f"{where}: `price` must be a number of at least 0, per node and hour")
     if isinstance(most, bool) or not isinstance(most, int) or not 0 <= most <= MOST_NODES:
         raise CatalogueError(f"{where}: `max` must be a whole number from 0 to {MOST_NODES}")
-    unknown = set(entry) - {"name", "price", "max", "profile", "like", "allocatable", "labels", "taints"}
+    least = entry.get("min", 0)
+    if isinstance(least, bool) or not isinstance(least, int) or not 0 <= least <= most:
+        raise CatalogueError(f"{where}: `min` must be a whole number from 0 to `max` ({most})")
+    unknown = set(entry) - {
+        "name",
+        "price",
+        "min",
+        "max",
+        "profile",
+        "like",
+        "allocatable",
+        "labels",
+        "taints",
+    }
     if unknown:
         raise CatalogueError(f"{where}: unknown field {sorted(unknown)[0]!r}")
     labels = {str(key): str(value) for key, value in _mapping(entry.get("labels") or {}, where).items()}
-    return NodeType(name, float(price), _maker(entry, where, labels, snapshot), most)
+    return NodeType(name, float(price), _maker(entry, where, labels, snapshot), most, least)
 
 
 def _maker(
