@@ -24,15 +24,10 @@ def kubeconfig(tmp_path_factory):
 
 # Answers whose code, reason and causes are kube-apiserver's but whose text is not, by place in the sequence.
 OTHER_WORDS = {
-    "classes": {
-        31: "the list of media types that dray writes",
-        40: "where in a selector that does not parse the problem is seen",
-    },
     "claims": {
         38: "no warning about fields of a body that is refused for its version",
         39: "a Go source file is named",
     },
-    "templates": {11: "the object is printed with Go's field names"},
     "slices": {20: "null and an empty list", 31: "the object is printed with Go's field names"},
     "patches": {
         17: "which parser refused the text",

@@ -35,6 +35,7 @@ __all__ = [
     "BINARY_SI",
     "DECIMAL_EXPONENT",
     "DECIMAL_SI",
+    "QUANTITY_FORMAT",
     "Quantity",
     "QuantityError",
     "canonical_quantity",
@@ -70,7 +71,7 @@ _BINARY_SUFFIXES: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei
 _BINARY_BY_EXPONENT: Final = {exponent: suffix for suffix, exponent in _BINARY_SUFFIXES.items()}
 _SUFFIX_CHARACTERS: Final = frozenset("eEinumkKMGTP")
 
-_FORMAT_WRONG: Final = (
+QUANTITY_FORMAT: Final = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 )
 _NUMERIC_WRONG: Final = "unable to parse numeric part of quantity"
@@ -224,7 +225,7 @@ def parse_quantity(value: str | int | float) -> Quantity:
     if isinstance(value, str):
         return _parse_text(value)
     if isinstance(value, bool):
-        raise QuantityError(_FORMAT_WRONG)
+        raise QuantityError(QUANTITY_FORMAT)
     return _parse_text(_number_text(value))
 
 
@@ -236,7 +237,7 @@ def canonical_quantity(value: str | int | float) -> str:
 @lru_cache(maxsize=65536)
 def _parse_text(text: str) -> Quantity:
     if not text:
-        raise QuantityError(_FORMAT_WRONG)
+        raise QuantityError(QUANTITY_FORMAT)
     if len(text) > _MAX_DIGITS:
         raise QuantityError(_NUMERIC_WRONG)
     negative, whole, fraction, suffix = _split(text)
@@ -277,7 +278,7 @@ def _split(text: str) -> tuple[bool, str, str, str]:
         digits_from = end + 1 if text[end] in "+-" else end
         _, end = _take_digits(text, digits_from)
         if end < len(text):
-            raise QuantityError(_FORMAT_WRONG)
+            raise QuantityError(QUANTITY_FORMAT)
     return text[0] == "-", whole.lstrip("0") or "0", fraction, text[position:]
 
 

@@ -128,8 +128,6 @@ def read(schema: Type, value: JsonValue, *, keep_empty: bool = False) -> tuple[J
         obj = reader.read(value, walk)
     except RecursionError:
         raise DecodeError(TOO_DEEP) from None
-    except UnfitError as error:
-        raise DecodeError(str(error)) from None
     return obj, [f'{deviation.code} field "{deviation.path()}"' for deviation in walk]
 
 
@@ -359,9 +357,8 @@ def _map_reader(schema: Type) -> ReadContainer:
             try:
                 result[key] = zero_of(element) if item is None else read_item(item, walk)
             except DecodeError as error:
-                # Go names the key only where the value should be an object or a list.
-                is_named = walk.collects or element.kind in (STRUCT, LIST, MAP)
-                walk.failed(error, element, item, "", "{" + key if is_named else "")
+                # The path in the message of a refusal names no keys of maps.
+                walk.failed(error, element, item, "", "{" + key if walk.collects else "")
                 n_noted = len(walk)
             n_noted = walk.below(n_noted, "{" + key)
         return result

@@ -15,7 +15,7 @@ from typing import Any, Final
 from dray.api.caching import cached_by_text
 from dray.api.json_types import JsonObject, JsonValue
 from dray.api.parsing import ExactFloat
-from dray.api.quantity import canonical_quantity
+from dray.api.quantity import QUANTITY_FORMAT, canonical_quantity
 from dray.api.raw_json import RawJson
 from dray.api.schema.types import LIST, SCALAR_TYPES, STRUCT, Type
 from dray.api.times import canonical_microtime, canonical_time
@@ -122,7 +122,7 @@ def _quantity(value: JsonValue) -> str | None:
     if type(value) is str:
         return _cached_quantity(value)
     if isinstance(value, bool | dict | list):
-        raise UnfitError(SCALAR_TYPES["quantity"], value)
+        raise DecodeError(QUANTITY_FORMAT)  # upstream parses whatever JSON stands there as text
     try:
         return canonical_quantity(value.text if isinstance(value, ExactFloat) else value)
     except ValueError as error:

@@ -11,7 +11,7 @@ Invariant: this is the only module that formats such times
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Final
 
@@ -96,18 +96,69 @@ def _check_calendar(text: str) -> None:
 def _parse(text: str, layout: str) -> datetime:
     match = _RFC3339.fullmatch(text)
     if match is None:
-        raise TimeError(f'parsing time "{text}" as "{layout}": cannot parse "{text}" as "2006"')
+        raise TimeError(_complaint(text, layout))
     *parts, fraction, zone = match.groups()
     if layout is _MICRO_LAYOUT and (fraction is None or len(fraction) != 6):
-        rest = zone if fraction is None else f".{fraction}{zone}"
-        raise TimeError(f'parsing time "{text}" as "{layout}": cannot parse "{rest}" as ".000000"')
+        raise TimeError(_complaint(text, layout))
     year, month, day, hour, minute, second = map(int, parts)
     micro = int((fraction or "")[:6].ljust(6, "0"))
     try:
         moment = datetime(year, month, day, hour, minute, second, micro, tzinfo=_zone(zone))
         return moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise TimeError(f'parsing time "{text}": out of range') from None
+        named = _out_of_range(year, month, day, hour, minute, second)
+        raise TimeError(f'parsing time "{text}": {named}out of range') from None
+
+
+def _complaint(text: str, layout: str) -> str:
+    """Return which part of the layout the text does not have, and what stands there."""
+    at = 0
+    for pattern, part in _LAYOUT_PARTS:
+        if part == ".000000" and layout is not _MICRO_LAYOUT:
+            pattern = _ANY_FRACTION
+        found = pattern.match(text, at)
+        if found is None:
+            break
+        at = found.end()
+    else:
+        return f'parsing time "{text}": extra text: "{text[at:]}"'
+    return f'parsing time "{text}" as "{layout}": cannot parse "{text[at:]}" as "{part}"'
+
+
+def _out_of_range(year: int, month: int, day: int, hour: int, minute: int, second: int) -> str:
+    if not 1 <= month <= 12:
+        return "month "
+    if day < 1 or day > 31 or (year > 0 and day > _days_of(year, month)):
+        return "day "
+    limits = ((hour, 24, "hour "), (minute, 60, "minute "), (second, 60, "second "))
+    return next((name for value, limit, name in limits if value >= limit), "")
+
+
+def _days_of(year: int, month: int) -> int:
+    following = (year, month + 1) if month < 12 else (year + 1, 1)
+    return (date(*following, 1) - date(year, month, 1)).days if year < 9999 else 31
+
+
+# The parts of both layouts, in order; a fraction is optional unless the layout has one.
+_LAYOUT_PARTS: Final = tuple(
+    (re.compile(pattern, re.ASCII), part)
+    for pattern, part in (
+        (r"\d{4}", "2006"),
+        (r"-", "-"),
+        (r"\d\d", "01"),
+        (r"-", "-"),
+        (r"\d\d", "02"),
+        (r"T", "T"),
+        (r"\d\d", "15"),
+        (r":", ":"),
+        (r"\d\d", "04"),
+        (r":", ":"),
+        (r"\d\d", "05"),
+        (r"[.,]\d{6}", ".000000"),
+        (r"Z|[+-]\d\d:\d\d", "Z07:00"),
+    )
+)
+_ANY_FRACTION: Final = re.compile(r"([.,]\d+)?", re.ASCII)
 
 
 def _zone(text: str) -> timezone:

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from dray.api.core import Affinity, Node, Pod, Toleration
+from dray.api.core import Node, Pod, PodSpec, Toleration
 from dray.api.json_types import JsonObject
-from dray.api.meta import NodeSelectorTerm, View
+from dray.api.meta import NodeSelectorTerm
 from dray.api.times import format_time, parse_time
 from dray.api.tolerations import NO_EXECUTE, NO_SCHEDULE, first_untolerated
 from dray.api.well_known import JOB_CONTROLLER_UID_LABEL, JOB_NAME_LABEL
@@ -307,21 +307,13 @@ DAEMON_TOLERATIONS: list[JsonObject] = [
 ]
 
 
-class _Placement(View, frozen=True):
-    """What a template says about nodes."""
-
-    node_selector: dict[str, str] | None = None
-    affinity: Affinity | None = None
-    tolerations: list[Toleration] | None = None
-
-
 def daemon_fits(template: JsonObject, node: Node) -> tuple[bool, bool]:
     """Return whether the node should get a daemon of the template, and whether one that runs there stays.
 
     As for all pods, a taint NoSchedule keeps new ones away and leaves running ones alone; only NoExecute and a node
     that is not selected end them.
     """
-    spec = msgspec.convert(template.get("spec") or {}, _Placement)
+    spec = msgspec.convert(template.get("spec") or {}, PodSpec)
     labels = node.metadata.labels or {}
     affinity = spec.affinity and spec.affinity.node_affinity
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None

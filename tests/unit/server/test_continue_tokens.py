@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dray.server.objects.get_and_list import _read_token
+from dray.server.objects.continue_tokens import read_token
 from dray.server.requests.errors import ApiError
 
 
@@ -14,11 +14,11 @@ def token(**content):
 
 
 def test_a_token_of_ours_is_read():
-    assert _read_token(token(v="meta.k8s.io/v1", rv=7, start="default/a\0")) == (7, "default/a")
+    assert read_token(token(v="meta.k8s.io/v1", rv=7, start="default/a\0")) == (7, "default/a")
 
 
 @pytest.mark.parametrize("revision", [1 << 63, -(1 << 63) - 1, 10**30, "7", None, 0])
 def test_a_revision_that_cannot_be_one_is_a_bad_request(revision):
     with pytest.raises(ApiError) as refused:
-        _read_token(token(v="meta.k8s.io/v1", rv=revision, start="a"))
+        read_token(token(v="meta.k8s.io/v1", rv=revision, start="a"))
     assert refused.value.code == 400

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dray.api.json_types import JsonMapping
+from dray.api.kinds import RESOURCE
+from dray.api.schema import schema_of
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.declared import check_declared
 from dray.api.validation.equality import is_same
@@ -31,10 +33,10 @@ from dray.api.validation.fields import (
     too_long,
 )
 from dray.api.validation.formats import label_value, long_name, size
+from dray.api.validation.internal_forms import internal_form
 from dray.api.validation.metadata import (
     metadata_of,
     validate_changed_metadata,
-    validate_immutable,
     validate_new_metadata,
     validate_template_metadata,
 )
@@ -122,7 +124,11 @@ def validate_template_update(
     """Check an update of a ResourceClaimTemplate; its spec may not change, and is judged all the same."""
     errors = _validate_template(new, context)
     errors += validate_changed_metadata(metadata_of(new), metadata_of(old))
-    errors += validate_immutable(new.get("spec"), old.get("spec"), _SPEC)
+    if not is_same(new.get("spec"), old.get("spec")):
+        shown = internal_form(
+            new.get("spec"), schema_of(RESOURCE, "v1", "ResourceClaimTemplate").fields["spec"].type
+        )
+        errors.append(invalid(_SPEC, shown, "field is immutable"))
     return errors + check_declared(
         RESOURCE_CLAIM_TEMPLATE, new, old, features=context.features, version=context.version
     )

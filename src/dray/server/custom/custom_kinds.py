@@ -26,7 +26,15 @@ from dray.server.custom.schema_validation import validate_value
 from dray.server.custom.structural_schemas import Schema, apply_type, prune, with_defaults
 from dray.server.objects import Objects, key_of, prefix_of
 from dray.server.openapi import version_priority
-from dray.server.requests import Call, check_kind, copy_json, errors, member, report_complaints
+from dray.server.requests import (
+    Call,
+    copy_json,
+    errors,
+    member,
+    other_version,
+    report_complaints,
+    said_kind_of,
+)
 from dray.server.store import Event, StoreError, WriteConflict
 
 if TYPE_CHECKING:
@@ -250,7 +258,9 @@ class CustomKinds:
                 (body.get("metadata") or {}).get("name", "") if isinstance(body.get("metadata"), dict) else ""
             )
             raise errors.invalid(kind.group, kind.kind, name, [invalid("kind", said, f"must be {kind.kind}")])
-        check_kind(body, kind.kind, kind.api_version(version))
+        _, said_version = said_kind_of(body)
+        if said_version not in ("", kind.api_version(version)):
+            raise other_version(said_version, kind.api_version(version))
         try:
             metadata, complaints = read(struct_of("meta", "v1", "ObjectMeta"), body.get("metadata") or {})
         except DecodeError as problem:

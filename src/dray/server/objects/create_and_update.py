@@ -286,7 +286,7 @@ class Writer:
     def _check_version(self, call: Call, new: JsonObject, current: int) -> None:
         kind = call.route.kind
         text = new["metadata"].get("resourceVersion") or ""
-        wanted = parse_version(text, lambda why: errors.plain_failure(500, why)) if text else 0
+        wanted = parse_version(text, lambda why: errors.plain_failure(500, why), said=False) if text else 0
         if wanted == 0:
             key = kind_key(kind.group, kind.kind)
             if self.is_custom(kind) or not allows_unconditional_update(key, call.route.version):
@@ -404,9 +404,15 @@ def _same_but_version(new: JsonObject, old: JsonObject) -> bool:
     return bool({**new["metadata"], **version} == old["metadata"])
 
 
+# Where etcd's keys differ from the resource; clients see them in this message only.
+_STORED_AS = {"nodes": "minions", "services": "services/specs"}
+
+
 def _uid_conflict(call: Call, wanted: str, found: str) -> errors.ApiError:
     kind = call.route.kind
-    key = key_of(kind, call.route.namespace, call.route.name)
+    plural = _STORED_AS.get(kind.group_resource, kind.plural)
+    place = f"{call.route.namespace}/" if call.route.namespace else ""
+    key = f"/registry/{plural}/{place}{call.route.name}"
     why = (
         f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
         f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"

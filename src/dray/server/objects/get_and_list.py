@@ -16,22 +16,18 @@ forgotten.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import json
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, NamedTuple
 
 from dray.api.json_types import JsonObject
 from dray.api.kinds import Kind
-from dray.api.parsing import load_json
+from dray.server.objects.continue_tokens import read_token, token_of
 from dray.server.objects.object_versions import Versions
 from dray.server.objects.selection import Selection
 from dray.server.objects.stored_objects import Objects, prefix_of
 from dray.server.requests import EXACT, ListOptions, Response, Route, TimeSlice, encode, errors
 from dray.server.store import Compacted, FutureRevision, Record
 
-TOKEN_VERSION = "meta.k8s.io/v1"
 FUTURE_WAIT = 3.0  # seconds to wait for a version that nobody wrote yet
 WHOLE = 64 * 1024  # bytes; longer lists are sent in pieces
 PIECE = 64 * 1024  # bytes, and at most one object more
@@ -69,12 +65,12 @@ class ListReader:
         try:
             if selection.is_everything:
                 page = self._objects.store.list(prefix, revision=revision, after=after, limit=limit)
-                token = _token(page.revision, prefix, page.records[-1].key) if page.remaining else ""
+                token = token_of(page.revision, prefix, page.records[-1].key) if page.remaining else ""
                 return Listing(page.records, page.revision, token, page.remaining or None)
             page = self._objects.store.list(prefix, revision=revision, after=after)
         except Compacted:
             if options.continue_token:
-                token = _token(INCONSISTENT_CONTINUE, prefix, after)
+                token = token_of(INCONSISTENT_CONTINUE, prefix, after)
                 raise errors.expired(_TOO_OLD_TOKEN, token) from None
             raise errors.expired("The resourceVersion for the provided list is too old.") from None
         except FutureRevision as future:
@@ -84,7 +80,7 @@ class ListReader:
         for record in page.records:
             await turn.check()
             if limit and len(chosen) == limit:
-                return Listing(chosen, page.revision, _token(page.revision, prefix, chosen[-1].key), None)
+                return Listing(chosen, page.revision, token_of(page.revision, prefix, chosen[-1].key), None)
             if selection.accepts(self._objects.selectable(route.kind, record)):
                 chosen.append(record)
         return Listing(chosen, page.revision, "", None)
@@ -94,7 +90,7 @@ class ListReader:
         if options.continue_token:
             if options.resource_version and options.resource_version != "0":
                 raise errors.bad_request("specifying resource version is not allowed when using continue")
-            revision, start = _read_token(options.continue_token)
+            revision, start = read_token(options.continue_token)
             return (None if revision <= 0 else revision), prefix + start, options.limit
         if not options.resource_version:
             return None, "", options.limit
@@ -204,16 +200,19 @@ async def _in_pieces(start: bytes, items: Iterable[bytes], end: bytes) -> AsyncI
     yield b"".join(gathered)
 
 
-def parse_version(text: str, refuse: Any, prefix: str = "") -> int:
-    """Read a resourceVersion; `refuse` makes the error for what is not a number."""
+def parse_version(text: str, refuse: Any, prefix: str = "", *, said: bool = True) -> int:
+    """Read a resourceVersion; `refuse` makes the error for what is not a number.
+
+    `said`: the error names the parameter, as it does everywhere but in the body of an update.
+    """
     why = "invalid syntax"
     if text.isascii() and text.isdigit():
         digits = text.lstrip("0")
         if len(digits) <= 20 and int(digits or "0") < 2**64:  # Python reads no numbers of thousands of digits
             return int(digits or "0")
         why = "value out of range"
-    problem = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": {why}'
-    raise refuse(prefix + problem)
+    problem = f'strconv.ParseUint: parsing "{text}": {why}'
+    raise refuse(f'{prefix}resourceVersion: Invalid value: "{text}": {problem}' if said else problem)
 
 
 def too_large(asked: int, current: int) -> errors.ApiError:
@@ -226,37 +225,3 @@ def too_large(asked: int, current: int) -> errors.ApiError:
     error.message = "Timeout: " + error.message
     error.headers.append(("Retry-After", "1"))
     return error
-
-
-def _token(revision: int, prefix: str, last_key: str) -> str:
-    start = last_key.removeprefix(prefix) + "\0"
-    token = json.dumps({"v": TOKEN_VERSION, "rv": revision, "start": start}, separators=(",", ":"))
-    return base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
-
-
-def _read_token(token: str) -> tuple[int, str]:
-    try:
-        raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
-        content = load_json(raw)
-        version, revision, start = content["v"], content["rv"], content["start"]
-        if (
-            version != TOKEN_VERSION
-            or not isinstance(revision, int)
-            or not isinstance(start, str)
-            or not start
-        ):
-            raise ValueError("unexpected content")
-        if not -(1 << 63) <= revision < 1 << 63:
-            raise ValueError(
-                f"json: cannot unmarshal number {revision} into Go struct field continueToken.rv of type int64"
-            )
-        if ".." in start or start.startswith("/"):
-            raise ValueError("the key leaves its prefix")
-    except (ValueError, KeyError, TypeError, binascii.Error) as problem:
-        raise errors.bad_request(f"invalid continue token: continue key is not valid: {problem}") from None
-    if revision == 0:
-        raise errors.bad_request(
-            "invalid continue token: incorrect encoded start resourceVersion (version meta.k8s.io/v1)"
-        )
-    # The NUL makes the token's key the first one *behind* the last key that was shown.
-    return revision, start.rstrip("\0")

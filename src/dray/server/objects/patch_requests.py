@@ -18,7 +18,8 @@ from dray.api.media_types import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC
 from dray.api.parsing import Duplicates, ParseError, parse_json
 from dray.api.raw_json import RawJson
 from dray.api.reading import MAX_COMPLAINTS, DecodeError, read
-from dray.api.schema import Type, schema_of
+from dray.api.scalars import UnfitError, go_type
+from dray.api.schema import LIST, MAP, STRUCT, Type, schema_of
 from dray.api.validation.fields import invalid
 from dray.server.objects.object_versions import Versions
 from dray.server.objects.server_side_apply import Applier
@@ -32,6 +33,9 @@ from dray.server.patch import (
     apply_merge_patch,
     apply_strategic_patch,
     as_go,
+    entered_by_merge,
+    entered_by_operations,
+    patched_text,
 )
 from dray.server.requests import (
     LARGE,
@@ -40,9 +44,13 @@ from dray.server.requests import (
     WriteOptions,
     compute,
     errors,
+    is_group_version,
+    json_name,
     negotiate,
+    not_registered,
     report_complaints,
     reread,
+    said_kind_of,
     write_options,
 )
 
@@ -107,26 +115,20 @@ class Patcher:
         versions: Versions = self._handlers.versions
         shown = versions.outgoing(kind, old, version)
         document = self._apply(kind, version, shown, media_type, patch)
+        refused = _Refusals(patch, media_type, document, versions.schema(kind, version))
         if not isinstance(document, dict):
-            raise _refused(patch, f"the patch makes a {type(document).__name__} of the object")
-        if document.get("kind") != kind.kind:
-            raise _refused(patch, f'no kind "{document.get("kind")}" is registered here')
-        group, said = split_api_version(str(document.get("apiVersion") or ""))
-        if group != kind.group or said not in kind.versions:
-            raise _refused(
-                patch, f'no kind "{kind.kind}" is registered for version "{document.get("apiVersion")}"'
-            )
+            raise refused.because(f"the patch makes a {type(document).__name__} of the object")
         # A patch may even change the version; the result is then read as that version.
-        version = said
+        version = refused.version_of(kind, document)
         quiet = Call(call.request, call.route._replace(version=version), call.user)
         try:
             obj = self._handlers.read(quiet, versions.schema(kind, version), document, "Warn")
         except errors.ApiError as problem:
-            raise _refused(patch, problem.message) from None
+            raise refused.because_unreadable(problem) from None
         call.keeps_empties = quiet.keeps_empties
         found = [*complaints, *quiet.warnings]
         if found and options.field_validation == "Strict":
-            raise _refused(patch, "strict decoding error: " + ", ".join(found))
+            raise refused.because("strict decoding error: " + ", ".join(found))
         report_complaints(call, found, options.field_validation)
         self._handlers.check_target(call, obj)
         drop_duplicate_owners(call, obj)
@@ -139,7 +141,7 @@ class Patcher:
         try:
             return read(schema, document)[0]
         except DecodeError as problem:
-            raise _refused(patch, str(problem)) from None
+            raise _refused(as_go(patch)[:4096], str(problem)) from None
 
     def _apply(self, kind: Kind, version: str, shown: JsonObject, media_type: str, patch: Any) -> Any:
         return self._applied(self._handlers.versions.schema(kind, version), shown, media_type, patch)
@@ -160,7 +162,7 @@ class Patcher:
         except StrategicPatchError as problem:
             raise errors.plain_failure(problem.status, str(problem)) from None
         except DecodeError as problem:
-            raise _refused(patch, str(problem)) from None
+            raise _refused(as_go(patch)[:4096], str(problem)) from None
 
 
 def _parse(body: bytes, media_type: str, options: WriteOptions) -> tuple[Any, list[str]]:
@@ -171,21 +173,19 @@ def _parse(body: bytes, media_type: str, options: WriteOptions) -> tuple[Any, li
     if patch is None and media_type != MERGE_PATCH:
         patch = [] if media_type == JSON_PATCH else {}
     if media_type == JSON_PATCH:
-        if not isinstance(patch, list) or not all(isinstance(step, dict) for step in patch):
-            name = "object" if isinstance(patch, dict) else "value"
-            raise errors.bad_request(
-                f"error decoding patch: json: cannot unmarshal {name} into Go value of type []handlers.jsonPatchOp"
-            )
+        if not isinstance(patch, list):
+            raise errors.bad_request(f"error decoding patch: {_cannot_be(patch, '[]handlers.jsonPatchOp')}")
+        for step in patch:
+            if not isinstance(step, dict):
+                raise errors.bad_request(f"error decoding patch: {_cannot_be(step, 'handlers.jsonPatchOp')}")
         if len(patch) > MAX_OPERATIONS:
             raise errors.too_large(
                 f"Request entity too large: The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, "
                 f"got {len(patch)}"
             )
     elif not isinstance(patch, dict):
-        name = "array" if isinstance(patch, list) else "value"
-        raise errors.bad_request(
-            f"error decoding patch: json: cannot unmarshal {name} into Go value of type map[string]interface {{}}"
-        )
+        prefix = "error decoding patch: " if media_type == MERGE_PATCH else ""
+        raise errors.bad_request(prefix + _cannot_be(patch, "map[string]interface {}"))
     return patch, _duplicates(patch)
 
 
@@ -224,6 +224,71 @@ def _rebuilt(value: Any) -> Any:
     return value
 
 
-def _refused(patch: Any, why: str) -> errors.ApiError:
-    problem = invalid("patch", as_go(patch)[:4096], why)
-    return errors.invalid("", "", "", [problem])
+def _cannot_be(value: Any, wanted: str) -> str:
+    return f"json: cannot unmarshal {json_name(value)} into Go value of type {wanted}"
+
+
+class _Refusals:
+    """Makes the errors for one patch: each shows the patch, or the document that it made.
+
+    A strategic merge patch is shown itself, and what is wrong with its result is worded as for a
+    conversion between maps and structs; the others are shown by their result as JSON.
+    """
+
+    def __init__(self, patch: Any, media_type: str, document: Any, schema: Type | None) -> None:
+        self._patch, self._media_type = patch, media_type
+        self._document, self._schema = document, schema
+
+    def because(self, why: str) -> errors.ApiError:
+        """Return 422 with the reason."""
+        return _refused(self._shown(), why)
+
+    def because_unreadable(self, problem: errors.ApiError) -> errors.ApiError:
+        """Return 422 for a document that cannot be read."""
+        cause = problem.__cause__
+        if not isinstance(cause, DecodeError):
+            return self.because(problem.message)
+        if self._media_type == STRATEGIC_PATCH and isinstance(cause, UnfitError):
+            return self.because(_not_restored(cause))
+        return self.because(str(cause))
+
+    def version_of(self, kind: Kind, document: JsonObject) -> str:
+        """Return the version of the document; raises 422 for one of another kind, or of none."""
+        try:
+            said_kind, api_version = said_kind_of(document)
+        except errors.ApiError as problem:
+            raise self.because(problem.message) from None
+        if not is_group_version(api_version):
+            raise self.because(f"unexpected GroupVersion string: {api_version}")
+        group, version = split_api_version(api_version)
+        if said_kind != kind.kind or group != kind.group or version not in kind.versions:
+            raise self.because(not_registered(api_version, said_kind))
+        return version
+
+    def _shown(self) -> str:
+        if self._media_type == STRATEGIC_PATCH:
+            return as_go(self._patch)[:4096]
+        is_merge = self._media_type == MERGE_PATCH
+        entered = entered_by_merge(self._patch) if is_merge else entered_by_operations(self._patch)
+        return patched_text(self._document, self._schema, entered)
+
+
+def _not_restored(error: UnfitError) -> str:
+    """Return what upstream's conversion from maps to structs says of a value of the wrong type."""
+    value, wanted = error.value, error.wanted
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    found = {bool: "bool", str: "string", dict: "map", list: "slice", int: "int64"}.get(
+        type(value), "float64"
+    )
+    if wanted.kind in _RESTORED:
+        return f"cannot restore {_RESTORED[wanted.kind]} {found}"
+    if is_number and (found == "int64" or wanted.kind in ("int32", "int64")):
+        return f"cannot convert {found} to {go_type(wanted)}"
+    return f"unrecognized type: {go_type(wanted)}"
+
+
+_RESTORED = {MAP: "map from", LIST: "slice from", STRUCT: "struct from:"}
+
+
+def _refused(shown: str, why: str) -> errors.ApiError:
+    return errors.invalid("", "", "", [invalid("patch", shown, why)])

@@ -9,7 +9,7 @@ from dray.api.kinds import META, kind_of
 from dray.api.validation.fields import invalid
 from dray.server.objects.get_and_list import Listing, list_metadata
 from dray.server.objects.watch_streams import Show
-from dray.server.requests import Call, Representation, errors
+from dray.server.requests import Call, Representation, errors, package_of
 from dray.server.store import Record
 from dray.server.tables import Tables
 
@@ -28,7 +28,7 @@ class ResponseForms:
             return self._table(call, [obj], {"resourceVersion": _version(obj)}, representation)
         if representation.as_kind == "PartialObjectMetadata":
             return _partial(obj, representation)
-        raise _not_acceptable()
+        raise _wrong_number(call, representation, "not a list")
 
     def frame(self, call: Call, listing: Listing, representation: Representation) -> JsonObject:
         """Return a list in its form, without items; the place for them is its last member."""
@@ -50,7 +50,7 @@ class ResponseForms:
                 "metadata": metadata,
                 "items": [],
             }
-        raise _not_acceptable()
+        raise _wrong_number(call, representation, "a list")
 
     def item(self, call: Call, obj: JsonObject, representation: Representation) -> JsonObject:
         """Return one object as an item of a list of that form."""
@@ -76,10 +76,8 @@ class ResponseForms:
         """Return the function that shapes events; None for plain objects."""
         if not representation.as_kind:
             return None
-        if representation.as_kind == "PartialObjectMetadata":
-            return lambda obj: _partial(obj, representation)
         if representation.as_kind != "Table":
-            raise _not_acceptable()
+            return lambda obj: _partial(obj, representation)
         seen = False
 
         def show(obj: JsonObject) -> JsonObject:
@@ -123,7 +121,10 @@ def _partial(obj: JsonObject, representation: Representation) -> JsonObject:
     }
 
 
-def _not_acceptable() -> errors.ApiError:
+def _wrong_number(call: Call, representation: Representation, what: str) -> errors.ApiError:
+    """Return 406 for a list that is wanted as one object, or the other way round."""
+    kind, wanted = call.route.kind, representation.as_kind
+    name = kind.list_kind if what == "a list" else kind.kind
     return errors.not_acceptable(
-        "only the following media types are accepted: application/json, application/yaml"
+        f"you requested {wanted}, but the requested object is {what} (*{package_of(kind.group)}.{name})"
     )

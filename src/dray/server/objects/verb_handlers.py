@@ -41,11 +41,12 @@ from dray.server.requests import (
     errors,
     json_response,
     list_options,
-    member,
     negotiate,
     not_an_object,
+    not_options,
     parse_body,
     read_object,
+    said_kind_of,
     write_options,
 )
 from dray.server.store import Record
@@ -295,9 +296,9 @@ class Handlers:
             body = parse_body(schema, call.request.body, call.request.header("content-type"))
             if body is not None and not isinstance(body, dict):
                 raise errors.bad_request(not_an_object(body))
-            kind = member(body or {}, "kind") or "DeleteOptions"
-            if kind != "DeleteOptions":
-                raise errors.bad_request(f"decoded object cannot be converted to DeleteOptions: {kind}")
+            kind, api_version = said_kind_of(body or {})
+            if kind not in ("", "DeleteOptions"):
+                raise errors.bad_request(not_options(api_version, kind))
         return delete_options(call.request, body)
 
     def deleted_status(self, call: Call, obj: JsonObject) -> Response:

@@ -14,6 +14,7 @@ from dray.server.patch.json_patch import (
     apply_json_patch,
     apply_merge_patch,
 )
+from dray.server.patch.patched_text import entered_by_merge, entered_by_operations, patched_text
 from dray.server.patch.strategic_merge import StrategicPatchError, apply_strategic_patch, as_go
 
 # fmt: off
@@ -29,6 +30,9 @@ __all__ = [
     "apply_merge_patch",
     "apply_strategic_patch",
     "as_go",
+    "entered_by_merge",
+    "entered_by_operations",
+    "patched_text",
     "read_managed_fields",
     "write_managed_fields",
 ]

@@ -19,6 +19,7 @@ from dray.server.requests.errors import (
     unauthorized,
 )
 from dray.server.requests.json_encoding import copy_json, decode_stored, encode, encode_yaml, reread
+from dray.server.requests.known_kinds import is_group_version, not_options, not_registered, package_of
 from dray.server.requests.messages import (
     EndingStream,
     Request,
@@ -48,12 +49,14 @@ from dray.server.requests.query_selectors import (
     parse_label_selector,
 )
 from dray.server.requests.request_bodies import (
-    check_kind,
+    json_name,
     member,
     not_an_object,
+    other_version,
     parse_body,
     read_object,
     report_complaints,
+    said_kind_of,
 )
 from dray.server.requests.routing import ResourcePath, Route, find_route, split_path, verb_of
 from dray.server.requests.time_slice import TimeSlice
@@ -83,7 +86,6 @@ __all__ = [
     "User",
     "WriteOptions",
     "bad_request",
-    "check_kind",
     "compute",
     "conflict",
     "copy_json",
@@ -100,6 +102,8 @@ __all__ = [
     "find_route",
     "forbidden",
     "invalid",
+    "is_group_version",
+    "json_name",
     "json_response",
     "list_options",
     "matches_fields",
@@ -109,12 +113,17 @@ __all__ = [
     "not_acceptable",
     "not_an_object",
     "not_found",
+    "not_options",
+    "not_registered",
+    "other_version",
+    "package_of",
     "parse_body",
     "parse_field_selector",
     "parse_label_selector",
     "read_object",
     "report_complaints",
     "reread",
+    "said_kind_of",
     "split_path",
     "text_response",
     "timed_out",

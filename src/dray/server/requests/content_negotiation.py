@@ -55,7 +55,8 @@ def negotiate(
             return Representation(chosen, as_kind, version)
     if insists_on_protobuf(accept):
         return Representation(PROTOBUF_TYPE)
-    problem = errors.not_acceptable(f"only the following media types are accepted: {_LISTED}")
+    listed = f"{_LISTED}, {PROTOBUF_TYPE}" if readable else _LISTED
+    problem = errors.not_acceptable(f"only the following media types are accepted: {listed}")
     if all(media_type == _ANYTHING for media_type, _ in readable):
         problem.details = {}  # no format at all, where others ask for a form that this kind does not have
     raise problem

@@ -9,17 +9,18 @@ matching takes the object's fields as a map.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dray.api.label_selectors import holds
+from dray.api.label_selectors import holds, integer_of
+from dray.api.validation.fields import invalid
+from dray.api.validation.formats import label_key, label_value
 from dray.server.requests import errors
 
-_QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
-_LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
-_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SIGNS = "=!,()<>"
 # White space is not a part of it: looked for in front of every token, it would be read again from each of its characters.
-_TOKEN = re.compile(r"==|!=|[=!,()<>]|[^\s=!,()<>]+")
+_TOKEN = re.compile(r"==|!=|[=!,()<>]|[^ \t\r\n=!,()<>]+")
+_OPERATORS = {"in": "In", "notin": "NotIn", "=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
 
 
 class Requirement(NamedTuple):
@@ -48,91 +49,105 @@ def parse_label_selector(text: str) -> LabelSelector:
 
 
 class _LabelParser:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens = self._split(text)
-        self._at = 0
+    """Reads requirements one by one; what is wrong is said in kube-apiserver's words.
 
-    @staticmethod
-    def _split(text: str) -> list[str]:
-        return _TOKEN.findall(text)
+    `in` and `notin` are operators only behind a key: elsewhere they are keys and values like
+    any other word. A refusal within a requirement says so in front.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._tokens = _TOKEN.findall(text)
+        self._at = 0
 
     def parse(self) -> LabelSelector:
         requirements: list[Requirement] = []
         if not self._tokens:
             return ()
         while True:
+            token = self._peek()
+            if token != "!" and not _is_word(token):
+                raise errors.bad_request(f"found '{token}', expected: !, identifier, or 'end of string'")
             requirements.append(self._requirement())
             token = self._take()
-            if token == "":
+            if not token:
                 return tuple(requirements)
             if token != ",":
-                raise self._refuse(f"found '{token}', expected: ',' or 'end of string'")
-            if self._peek() == "":
-                raise self._refuse("found '', expected: identifier after ','")
+                raise errors.bad_request(f"found '{token}', expected: ',' or 'end of string'")
+            following = self._peek()
+            if following != "!" and not _is_word(following):
+                raise errors.bad_request(f"found '{following}', expected: identifier after ','")
 
     def _requirement(self) -> Requirement:
-        token = self._take()
-        if token == "!":
-            return Requirement(self._key(self._take()), "DoesNotExist")
-        key = self._key(token)
-        operator = self._peek()
-        if operator in ("", ","):
+        absent = self._peek() == "!"
+        if absent:
+            self._take()
+        key = self._take()
+        if not _is_word(key):
+            raise _refusal(f"found '{key}', expected: identifier")
+        if problems := label_key(key):
+            raise _refusal(_invalid("<nil>", key, problems))
+        if absent:
+            return Requirement(key, "DoesNotExist")
+        if self._peek() in ("", ","):
             return Requirement(key, "Exists")
-        self._take()
-        match operator:
-            case "=" | "==":
-                return Requirement(key, "In", frozenset({self._value()}))
-            case "!=":
-                return Requirement(key, "NotIn", frozenset({self._value()}))
-            case "in" | "notin":
-                return Requirement(key, "In" if operator == "in" else "NotIn", self._values())
-            case ">" | "<":
-                value = self._value()
-                if not re.fullmatch(r"[-+]?\d+", value):
-                    raise self._refuse("for 'Gt', 'Lt' operators, the value must be an integer")
-                return Requirement(key, "Gt" if operator == ">" else "Lt", frozenset({value}))
-        raise self._refuse(f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
+        operator = self._take()
+        if operator not in _OPERATORS:
+            raise _refusal(f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
+        values = self._values() if operator in ("in", "notin") else {self._value()}
+        found = [*self._problems(key, operator, values)]
+        if found:
+            raise _refusal(found[0] if len(found) == 1 else f"[{', '.join(found)}]")
+        return Requirement(key, _OPERATORS[operator], frozenset(values))
 
-    def _values(self) -> frozenset[str]:
-        if self._take() != "(":
-            raise self._refuse("expected: '('")
+    def _values(self) -> set[str]:
+        token = self._take()
+        if token != "(":
+            raise _refusal(f"found '{token}' expected: '('")
+        token = self._peek()
+        if token == ")":
+            self._take()
+            return {""}
+        if token != "," and not _is_word(token):
+            raise _refusal(f"found '{token}', expected: ',', ')' or identifier")
         values: set[str] = set()
         while True:
-            if self._peek() in (",", ")"):
-                values.add("")
-            else:
-                values.add(self._checked(self._take()))
             token = self._take()
-            if token == ")":
-                return frozenset(values)
-            if token != ",":
-                raise self._refuse(f"found '{token}', expected: ',' or ')'")
+            following = self._peek()
+            if token == ",":
+                if not values or following in (",", ")"):
+                    values.add("")
+                if following == ")":
+                    break
+            elif _is_word(token):
+                values.add(token)
+                if following == ")":
+                    break
+                if following != ",":
+                    raise _refusal(f"found '{following}', expected: ',' or ')'")
+            else:
+                raise _refusal(f"found '{token}', expected: ',', or identifier")
+        self._take()
+        return values
 
     def _value(self) -> str:
         if self._peek() in ("", ","):
             return ""
-        return self._checked(self._take())
+        token = self._take()
+        if not _is_word(token):
+            raise _refusal(f"found '{token}', expected: identifier")
+        return token
 
-    def _checked(self, value: str) -> str:
-        if len(value) > 63 or not _LABEL_VALUE.fullmatch(value):
-            raise self._refuse(
-                f'Invalid value: "{value}": a valid label must be an empty string or consist of alphanumeric characters'
-            )
-        return value
-
-    def _key(self, key: str) -> str:
-        prefix, slash, name = key.rpartition("/")
-        good = (
-            len(name) <= 63
-            and _QUALIFIED.fullmatch(name)
-            and (not slash or (len(prefix) <= 253 and _DNS_SUBDOMAIN.fullmatch(prefix)))
-        )
-        if not good:
-            raise self._refuse(
-                f'key: Invalid value: "{key}": name part must consist of alphanumeric characters'
-            )
-        return key
+    @staticmethod
+    def _problems(key: str, operator: str, values: set[str]) -> Iterator[str]:
+        if operator in ("<", ">"):
+            for at, value in enumerate(sorted(values)):
+                if integer_of(value) is None:
+                    yield _invalid(
+                        f"values[{at}]", value, ["for 'Gt', 'Lt' operators, the value must be an integer"]
+                    )
+        for at, value in enumerate(sorted(values)):
+            if problems := label_value(value):
+                yield _invalid(f"values[{at}][{key}]", value, problems)
 
     def _peek(self) -> str:
         return self._tokens[self._at] if self._at < len(self._tokens) else ""
@@ -142,8 +157,17 @@ class _LabelParser:
         self._at += 1
         return token
 
-    def _refuse(self, why: str) -> errors.ApiError:
-        return errors.bad_request(f"unable to parse requirement: {why}")
+
+def _is_word(token: str) -> bool:
+    return bool(token) and token[0] not in _SIGNS
+
+
+def _invalid(path: str, value: str, problems: list[str]) -> str:
+    return invalid(path, value, "; ".join(problems)).message()
+
+
+def _refusal(why: str) -> errors.ApiError:
+    return errors.bad_request(f"unable to parse requirement: {why}")
 
 
 class FieldRequirement(NamedTuple):

@@ -20,6 +20,7 @@ from dray.api.schema import Type
 from dray.server.requests import errors, protobuf_bodies
 from dray.server.requests.calls import Call
 from dray.server.requests.content_negotiation import body_type, unsupported
+from dray.server.requests.known_kinds import is_group_version, is_registered, not_registered, wrong_kind
 
 
 def parse_body(schema: Type | None, body: bytes, content_type: str, kind: str = "") -> Any:
@@ -67,14 +68,14 @@ def read_object(
         value = {}
     if not isinstance(value, dict):
         raise _unrecognized(not_an_object(value), call.request.body, kind)
-    check_kind(value, kind, api_version)
+    check_kind(value, kind, api_version, call.request.body)
     _, version = split_api_version(api_version)
     try:
         obj, complaints = read(schema, value, keep_empty=call.keeps_empties)
     except DecodeError as problem:
         raise errors.bad_request(
             f'{kind} in version "{version}" cannot be handled as a {kind}: {problem}'
-        ) from None
+        ) from problem
     report_complaints(
         call, complaints, validation, f'{kind} in version "{version}" cannot be handled as a {kind}: '
     )
@@ -87,29 +88,47 @@ def read_object(
 def not_an_object(value: Any) -> str:
     """Return what the reference says of a body that is not an object."""
     return (
-        f"couldn't get version/kind; json parse error: json: cannot unmarshal {_json_name(value)} into Go value "
+        f"couldn't get version/kind; json parse error: json: cannot unmarshal {json_name(value)} into Go value "
         'of type struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
     )
 
 
-def check_kind(value: dict[str, Any], kind: str, api_version: str) -> None:
+def check_kind(value: dict[str, Any], kind: str, api_version: str, body: bytes = b"") -> None:
     """Refuse a body of another kind or version; what it does not say is taken as expected."""
-    said_kind, said_version = member(value, "kind"), member(value, "apiVersion")
-    for name, said in (("kind", said_kind), ("apiVersion", said_version)):
-        if said is not None and not isinstance(said, str):
+    said_kind, said_version = said_kind_of(value)
+    said_kind, said_version = said_kind or kind, said_version or api_version
+    if (said_kind, said_version) == (kind, api_version):
+        return
+    if not is_group_version(said_version):
+        raise _unrecognized(f"unexpected GroupVersion string: {said_version}", body, kind)
+    prefix = f'{said_kind} in version "{split_api_version(said_version)[1]}" cannot be handled as a {kind}: '
+    if not is_registered(said_version, said_kind):
+        raise errors.bad_request(prefix + not_registered(said_version, said_kind))
+    if said_kind != kind:
+        group, _ = split_api_version(api_version)
+        raise errors.bad_request(prefix + wrong_kind(said_version, said_kind, group, kind))
+    raise other_version(said_version, api_version)
+
+
+def other_version(said: str, expected: str) -> errors.ApiError:
+    """Return 400 for a body in another version than the path."""
+    return errors.bad_request(
+        f"the API version in the data ({said}) does not match the expected API version ({expected})"
+    )
+
+
+def said_kind_of(value: dict[str, Any]) -> tuple[str, str]:
+    """Return kind and apiVersion of a body, empty where it does not say; raises 400 for what is not text."""
+    said = []
+    for name in ("kind", "apiVersion"):
+        found = member(value, name)
+        if found is not None and not isinstance(found, str):
             raise errors.bad_request(
-                f"couldn't get version/kind; json parse error: json: cannot unmarshal {_json_name(said)} into Go struct "
+                f"couldn't get version/kind; json parse error: json: cannot unmarshal {json_name(found)} into Go struct "
                 f"field .{name} of type string"
             )
-    if said_kind and said_kind != kind:
-        raise errors.bad_request(
-            f'{said_kind} in version "{said_version or api_version}" cannot be handled as a {kind}: '
-            f"converting ({said_version or api_version}.{said_kind}) to ({api_version}.{kind}): unknown conversion"
-        )
-    if said_version and said_version != api_version:
-        raise errors.bad_request(
-            f"the API version in the data ({said_version}) does not match the expected API version ({api_version})"
-        )
+        said.append(found or "")
+    return said[0], said[1]
 
 
 def member(value: dict[str, Any], name: str) -> Any:
@@ -129,7 +148,8 @@ def report_complaints(call: Call, complaints: list[str], validation: str, prefix
         call.warn(complaint)
 
 
-def _json_name(value: Any) -> str:
+def json_name(value: Any) -> str:
+    """Return the name that kube-apiserver's messages give to the type of a JSON value."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, str):
