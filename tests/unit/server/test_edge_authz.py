@@ -685,9 +685,20 @@ def test_a_binding_and_a_role_of_twenty_thousand_lines_are_read_quickly():
         def list(self, _group, plural):
             return objects.get(plural, [])
 
-    began = time.thread_time()
+    def plain_work():  # the same number of small objects, as a measure of this machine at this moment
+        return [[subject["name"], dict(rule)] for subject, rule in zip(subjects * 2, rules * 2, strict=True)]
+
+    def fastest(work):
+        times = []
+        for _ in range(5):
+            began = time.thread_time()
+            work()
+            times.append(time.thread_time() - began)
+        return min(times)
+
     index = RoleIndex.read(Objects())
-    assert time.thread_time() - began < 0.15, "0.3 s when texts and rules were made for everybody"
+    # It takes less than half of that; ten times as long when texts and rules were made for everybody.
+    assert fastest(lambda: RoleIndex.read(Objects())) < 3 * fastest(plain_work)
     granted = index.rules_for(User("u7"), "")
     assert len(granted) == many
     assert index.rules_for(User("nobody"), "") == []
