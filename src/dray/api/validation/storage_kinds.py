@@ -17,13 +17,15 @@ from dray.api.validation.equality import is_same
 from dray.api.validation.fields import (
     FieldError,
     Path,
+    duplicate,
     forbidden,
     invalid,
     invalid_each,
     not_supported,
     required,
+    too_long,
 )
-from dray.api.validation.formats import dns_subdomain
+from dray.api.validation.formats import LABEL_MAX, dns_subdomain, label_key, size
 from dray.api.validation.metadata import (
     metadata_of,
     validate_changed_metadata,
@@ -37,6 +39,10 @@ _ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOnc
 _VOLUME_MODES = ("Block", "Filesystem")
 _RECLAIM = ("Delete", "Recycle", "Retain")
 _BINDING_MODES = ("Immediate", "WaitForFirstConsumer")
+_NODE_ID_MAX = 256
+_PARAMETERS_MOST = 512
+_PARAMETERS_SIZE = 256 * 1024  # bytes, keys and values together
+_NEGATIVE = "must be greater than or equal to 0"
 _CLASS_IMMUTABLE = ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode")
 
 
@@ -163,9 +169,9 @@ def _volume_spec(spec: JsonMapping) -> list[FieldError]:
     if set(capacity) != {"storage"}:
         errors.append(not_supported(_SPEC.child("capacity"), capacity, ("storage",)))
     else:
-        amount = parse_quantity(capacity["storage"])
-        if amount <= parse_quantity(0):
-            path = _SPEC.child("capacity").key("storage")
+        path = _SPEC.child("capacity").key("storage")
+        errors += _not_negative(capacity["storage"], path)
+        if parse_quantity(capacity["storage"]) <= parse_quantity(0):
             errors.append(invalid(path, str(capacity["storage"]), "must be greater than zero"))
     policy = spec.get("persistentVolumeReclaimPolicy") or "Retain"
     if policy not in _RECLAIM:
@@ -209,8 +215,12 @@ def _source(spec: JsonMapping, affinity: JsonMapping | None) -> list[FieldError]
 def validate_storage_class(found: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new StorageClass."""
     errors = validate_new_metadata(metadata_of(found), namespaced=False)
-    if not found.get("provisioner"):
+    provisioner = found.get("provisioner") or ""
+    if provisioner:
+        errors += invalid_each(Path("provisioner"), provisioner.lower(), label_key(provisioner.lower()))
+    else:
         errors.append(required(Path("provisioner")))
+    errors += _parameters(found.get("parameters") or {})
     policy, mode = found.get("reclaimPolicy"), found.get("volumeBindingMode")
     if policy is not None and policy not in ("Delete", "Retain"):
         errors.append(not_supported(Path("reclaimPolicy"), policy, ("Delete", "Retain")))
@@ -233,24 +243,81 @@ def validate_storage_class_update(
 def validate_csi_node(node: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a CSINode."""
     errors = validate_new_metadata(metadata_of(node), namespaced=False)
+    seen: set[str] = set()
     for number, driver in enumerate((node.get("spec") or {}).get("drivers") or ()):
-        path = _SPEC.child("drivers").at(number)
-        errors += [required(path.child(part)) for part in ("name", "nodeID") if not driver.get(part)]
+        path, name = _SPEC.child("drivers").at(number), driver.get("name") or ""
+        errors += _csi_driver_name(name, path.child("name")) + _node_id(driver, path.child("nodeID"))
+        count = (driver.get("allocatable") or {}).get("count")
+        if count is not None and count < 0:
+            errors.append(invalid(path.child("allocatable", "count"), count, _NEGATIVE))
+        if name in seen:
+            errors.append(duplicate(path.child("name"), name))
+        seen.add(name)
+        errors += _topology_keys(driver.get("topologyKeys") or (), path)
     return errors
+
+
+def _csi_driver_name(name: str, path: Path) -> list[FieldError]:
+    if not name:
+        return [required(path)]
+    errors = [too_long(path, LABEL_MAX)] if size(name) > LABEL_MAX else []
+    return errors + invalid_each(path, name, dns_subdomain(name.lower()))
+
+
+def _node_id(driver: JsonMapping, path: Path) -> list[FieldError]:
+    node_id = driver.get("nodeID") or ""
+    if not node_id:
+        return [required(path)]
+    if size(node_id) > _NODE_ID_MAX:
+        return [invalid(path, node_id, f"must be {_NODE_ID_MAX} characters or less")]
+    return []
+
+
+def _topology_keys(keys: Sequence[str], path: Path) -> list[FieldError]:
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    for key in keys:
+        if not key:
+            errors.append(required(path))
+        if key in seen:
+            errors.append(duplicate(path, key))
+        seen.add(key)
+        errors += invalid_each(path, key, label_key(key))
+    return errors
+
+
+def _parameters(parameters: JsonMapping) -> list[FieldError]:
+    path = Path("parameters")
+    if len(parameters) > _PARAMETERS_MOST:
+        return [too_long(path, _PARAMETERS_MOST)]
+    errors = [invalid(path, "", "field can not be empty.")] if "" in parameters else []
+    if sum(size(key) + size(value) for key, value in parameters.items()) > _PARAMETERS_SIZE:
+        errors.append(too_long(path, _PARAMETERS_SIZE))
+    return errors
+
+
+def _not_negative(amount: Any, path: Path) -> list[FieldError]:
+    return [invalid(path, str(amount), _NEGATIVE)] if parse_quantity(amount) < parse_quantity(0) else []
 
 
 def validate_attachment(attachment: JsonMapping, context: ValidationContext) -> list[FieldError]:
     """Check a new VolumeAttachment."""
     spec = attachment.get("spec") or {}
     errors = validate_new_metadata(metadata_of(attachment), namespaced=False)
-    errors += [required(_SPEC.child(part)) for part in ("attacher", "nodeName") if not spec.get(part)]
-    source = spec.get("source") or {}
-    if (source.get("persistentVolumeName") is None) == (source.get("inlineVolumeSpec") is None):
-        errors.append(
-            required(
-                _SPEC.child("source"), "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
-            )
-        )
+    errors += _csi_driver_name(spec.get("attacher") or "", _SPEC.child("attacher"))
+    node_name = spec.get("nodeName") or ""
+    errors += invalid_each(_SPEC.child("nodeName"), node_name, dns_subdomain(node_name))
+    source, path = spec.get("source") or {}, _SPEC.child("source")
+    name, inline = source.get("persistentVolumeName"), source.get("inlineVolumeSpec")
+    why = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
+    if name is None and inline is None:
+        errors.append(required(path, why))
+    elif name is not None and inline is not None:
+        errors.append(forbidden(path, why))
+    if name is not None:
+        path = path.child("persistentVolumeName")
+        errors += [] if name else [required(path, "must specify non empty persistentVolumeName")]
+        errors += invalid_each(path, name, dns_subdomain(name))
     return errors
 
 
@@ -271,4 +338,6 @@ def validate_capacity(capacity: JsonMapping, context: ValidationContext) -> list
     errors += invalid_each(Path("storageClassName"), name, dns_subdomain(name))
     if capacity.get("nodeTopology") is not None:
         errors += validate_label_selector(capacity["nodeTopology"], Path("nodeTopology"))
+    if capacity.get("capacity") is not None:
+        errors += _not_negative(capacity["capacity"], Path("capacity"))
     return errors
