@@ -15,6 +15,7 @@ from dray.control.node_lifecycle import NodeMonitoring
 from dray.control.reconcile_loop import Caches, run_controllers
 from dray.control.server_clock import ServerClock
 from dray.host.garbage import collect_in_small_steps
+from dray.host.heap import keep_heap_compact
 
 _LONGEST = 86_400  # seconds
 
@@ -51,6 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run until stopped."""
     log_to_stderr(args)
+    keep_heap_compact()
     names = chosen_controllers(args.controllers.split(","))
     collect_in_small_steps()  # the caches are large, live long, and hold no garbage
     uvloop.run(_serve(args, names))

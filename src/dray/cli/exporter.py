@@ -8,6 +8,7 @@ import logging
 
 from dray.cli.arguments import add_flags, port, seconds
 from dray.cli.services import log_to_stderr, until_stopped
+from dray.host.heap import keep_heap_compact
 
 log = logging.getLogger("dray.exporter")
 
@@ -39,6 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until stopped."""
     log_to_stderr(args)
+    keep_heap_compact()
     asyncio.run(_serve(args))
     return 0
 

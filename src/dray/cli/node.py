@@ -10,6 +10,7 @@ from pathlib import Path
 from dray.cli.arguments import add_flags, port, whole_number
 from dray.cli.output import CommandError
 from dray.cli.services import log_to_stderr, until_stopped
+from dray.host.heap import keep_heap_compact
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from dray.node.cdi import DEFAULT_DIRS
 
     log_to_stderr(args)
+    keep_heap_compact()
     for label in args.label:
         if "=" not in label:
             raise CommandError(f"--label {label!r} is not of the form KEY=VALUE")

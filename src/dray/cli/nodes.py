@@ -10,6 +10,7 @@ from pathlib import Path
 from dray.cli.arguments import add_flags
 from dray.cli.output import CommandError
 from dray.cli.services import log_to_stderr, until_stopped
+from dray.host.heap import keep_heap_compact
 from dray.sim.hardware import parse_hardware
 from dray.sim.snapshot import load_snapshot
 from dray.sim.twin import make_twin
@@ -48,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from dray.local.nodes import Places, host_nodes, planned_nodes
 
     log_to_stderr(args)
+    keep_heap_compact()
     host = args.host_name if args.host else None
     twin = make_twin(load_snapshot([args.snapshot])) if args.snapshot is not None else None
     plans = planned_nodes(parse_hardware(args.sim), host, args.runtime, args.runtime, twin)

@@ -17,6 +17,7 @@ from dray.client import Client, LeaderElection
 from dray.control.scheduling import SchedulerOptions, SchedulingLoop
 from dray.control.scheduling.probes import serve_probes
 from dray.host.garbage import collect_in_small_steps
+from dray.host.heap import keep_heap_compact
 
 # Seconds. A standby sees the last renewal after a retry period at most, waits for the lease to run out, and looks
 # once every retry period: it leads at most 13 seconds after its predecessor died.
@@ -115,6 +116,7 @@ def run(args: argparse.Namespace) -> int:
     import uvloop
 
     log_to_stderr(args, logging.WARNING)
+    keep_heap_compact()
     options = SchedulerOptions(
         name=args.name,
         policy=load_policy(args.policy),
