@@ -158,6 +158,11 @@ class Quantity:
         return Quantity(self.nanos + other.nanos, notation, scale=_scale_of_sum(self, other))
 
     def __sub__(self, other: Quantity) -> Quantity:
+        if other._scale is not None and other.nanos == INT64_MIN * 10 ** (9 + other._scale):
+            # Upstream negates 64 bits, and the smallest number has no counterpart.
+            wrapped = self + other
+            if wrapped._scale is not None:
+                return wrapped
         return self + -other
 
     def __neg__(self) -> Quantity:

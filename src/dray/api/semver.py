@@ -109,9 +109,15 @@ def parse_semver(text: str, *, normalize: bool = False) -> Semver:
     )
 
 
+def _quoted(text: str) -> str:
+    """Quote a text as Go does."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in escaped) + '"'
+
+
 def _number(text: str, name: str) -> int:
     if not _DIGITS.issuperset(text):
-        raise SemverError(f'Invalid character(s) found in {name.lower()} number "{text}"')
+        raise SemverError(f"Invalid character(s) found in {name.lower()} number {_quoted(text)}")
     if len(text) > 1 and text[0] == "0":
         raise SemverError(f'{name} number must not contain leading zeroes "{text}"')
     return _uint64(text)

@@ -7,9 +7,9 @@ only serves as the key of another access.
 
 from __future__ import annotations
 
-from dray.cel.conversions import show_double
+from dray.cel.conversions import show_key
 from dray.cel.interpreter import Failure, Frame, Step
-from dray.cel.values import MISSING, NOTHING, Optional, map_find, type_name
+from dray.cel.values import MISSING, NOTHING, Optional, Uint, go_type_name, map_find, type_name
 
 
 class Qualifier:
@@ -92,8 +92,18 @@ class ComputedQualifier(Qualifier):
         return self.step.run(frame)
 
 
+KEY_TYPES = frozenset({str, int, Uint, float, bool})
+
+
+def bad_key(key: object) -> str:
+    """Return the message about a value that nothing can be looked up with."""
+    return f"invalid qualifier type: {go_type_name(key)}"
+
+
 def look_up(value: object, key: object) -> object:
     """Return what a value has at a key: MISSING if nothing, a Failure if it cannot be asked."""
+    if type(key) not in KEY_TYPES:
+        return Failure(bad_key(key))
     if isinstance(value, dict):
         return map_find(value, key)
     if isinstance(value, list):
@@ -117,15 +127,6 @@ def missing(value: object, key: object) -> Failure:
     if isinstance(value, list):
         return Failure(f"index out of bounds: {show_key(key)}")
     return Failure(f"no such key: {show_key(key)}")
-
-
-def show_key(key: object) -> str:
-    """Write a key as messages do."""
-    if isinstance(key, bool):
-        return "true" if key else "false"
-    if isinstance(key, float):
-        return show_double(key)
-    return str(key)
 
 
 class Access(Step):
@@ -248,8 +249,8 @@ class Conditional(Access):
         return choice if isinstance(choice, Failure) else Failure("no such overload")
 
     def run(self, frame: Frame) -> object:
-        """Resolve; a choice itself is free of charge."""
+        """Resolve; a choice itself is free of charge, and a test by has() gives back what a step costs."""
         value = self.resolve(frame)
         frame.meter.drop(self.falsy.id, self.truthy.id, self.condition.id)
-        frame.meter.report(self.id, value, 0)
+        frame.meter.report(self.id, value, -1 if self.test_only else 0)
         return value

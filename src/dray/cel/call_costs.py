@@ -18,9 +18,21 @@ from typing import NamedTuple, Protocol
 from dray.api.quantity import Quantity
 from dray.api.semver import Semver
 from dray.cel import kinds
+from dray.cel.errors import AbortedError
 from dray.cel.ranges import LIST_BASE, MAX, ONE, REGEX_FACTOR, STRING_FACTOR, UNKNOWN, Range, fixed
 from dray.cel.syntax import Literal, Node
-from dray.cel.values import Cidr, Format, Ip, Optional, Url, size_of
+from dray.cel.values import (
+    Cidr,
+    Duration,
+    Format,
+    Ip,
+    Optional,
+    Timestamp,
+    Url,
+    go_type_name,
+    map_items,
+    size_of,
+)
 
 MAX_FORMAT_PATTERN = 128
 MAX_FORMAT_SIZE = 64
@@ -376,21 +388,42 @@ def _actual_extension(overload: str, args: list[object], result: object) -> int 
     if overload in ("list_slice", "lists_range", "list_reverse"):
         return size_of(result) + 1 + LIST_BASE
     if overload in ("list_flatten", "list_flatten_int"):
-        depth = args[1] if len(args) == 2 and isinstance(args[1], int) else 1
-        return size_of(args[0]) * (depth if depth >= 0 else 1) + 1 + LIST_BASE
-    if overload == "list_distinct" or overload.endswith("_sort"):
-        return _self_compared(args[0])
-    if overload.endswith("_sortByAssociatedKeys"):
-        return _self_compared(args[1])
+        depth = args[1] if len(args) == 2 else 1
+        if type(depth) is not int:
+            raise AbortedError(f"interface conversion: ref.Val is {go_type_name(depth)}, not types.Int")
+        product = float(size_of(args[0])) * float(depth if depth >= 0 else 1)
+        # What Go makes of a number beyond 64 bits.
+        return (int(product) if product < 2.0**64 else 2**63) + 1 + LIST_BASE
+    if compares_elements(overload):
+        return _self_compared(args[-1])
     return None
 
 
+def compares_elements(overload: str) -> bool:
+    """Return whether a call costs the square of the elements of its last argument, which must be a list."""
+    return overload == "list_distinct" or overload.endswith(("_sort", "_sortByAssociatedKeys"))
+
+
 def _self_compared(items: object) -> int:
-    size = size_of(items)
+    if not isinstance(items, list):
+        raise not_a_list(items)
+    size = len(items)
     factor = 2.0
-    if isinstance(items, list) and items and isinstance(items[0], str | bytes):
+    if items and isinstance(items[0], str | bytes):
         factor += STRING_FACTOR
     return int(float(size * size) * factor) + 1 + LIST_BASE
+
+
+_ADDABLE = (float, str, bytes, Duration, Timestamp)
+
+
+def not_a_list(value: object) -> AbortedError:
+    """Return the error of a call that cannot be charged for, since its argument has no elements."""
+    is_addable = isinstance(value, _ADDABLE) or (isinstance(value, int) and not isinstance(value, bool))
+    method = "Contains" if is_addable else "Add"
+    return AbortedError(
+        f"interface conversion: {go_type_name(value)} is not traits.Lister: missing method {method}"
+    )
 
 
 _WALKED_TEXTS = frozenset({"url", "lowerAscii", "upperAscii", "substring", "trim", *_TEXT_PARSERS})
@@ -446,7 +479,7 @@ def _traversal(value: object) -> int:
     if isinstance(value, list):
         return sum(map(_traversal, value))
     if isinstance(value, dict):
-        return sum(_traversal(key) + _traversal(item) for key, item in value.items())
+        return sum(_traversal(key) + _traversal(item) for key, item in map_items(value))
     return 1
 
 

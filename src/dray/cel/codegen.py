@@ -6,7 +6,9 @@ numbered temporaries.
 
 There are two kinds of function. Where the estimate says that an expression cannot
 cost more than it may, nothing is counted, and failures are handled as CEL demands: a
-failure is a Python exception (Fault), caught where `&&`, `||` or a loop absorbs it.
+failure is a Python exception (Fault), caught where `&&`, `||` or a loop absorbs it. Not
+so in expressions that may end the whole evaluation (`may_abort`): there a Fault ends the
+function, and the interpreter says what comes of it.
 Otherwise the function counts. It then stops at the limit, but it knows the cost of
 evaluations without failure only: any Fault ends it, and the caller asks the
 interpreter.
@@ -28,19 +30,20 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 
 from dray.cel import pysyntax as py
+from dray.cel.call_costs import compares_elements
 from dray.cel.codegen_base import COST, DEVICE, LIMIT, MEMORY_LEFT, NotCompiledError
 from dray.cel.codegen_loops import LoopWriter
 from dray.cel.device import DeviceInput
 from dray.cel.memory import MEMORY_LIMIT
-from dray.cel.syntax import Node
+from dray.cel.syntax import Call, Literal, MapNode, Node, walk
 
 # Of a device and a cost limit: the value, and the cost if the function counts.
 Compiled = Callable[[DeviceInput, int], tuple[object, int | None]]
 
 
-def compile_tree(tree: Node, *, counting: bool) -> Compiled | None:
+def compile_tree(tree: Node, *, counting: bool, absorbs: bool = True) -> Compiled | None:
     """Return the function of an expression, or None where the interpreter must do."""
-    generator = _Generator(counting=counting)
+    generator = _Generator(counting=counting, absorbs=absorbs)
     try:
         module = generator.module(tree)
         code = compile(ast.fix_missing_locations(module), "<selector>", "exec")
@@ -48,6 +51,27 @@ def compile_tree(tree: Node, *, counting: bool) -> Compiled | None:
         return None
     inner = next(constant for constant in code.co_consts if isinstance(constant, CodeType))
     return FunctionType(inner, generator.names, "selector")
+
+
+_HASHABLE = frozenset({"bool", "int", "uint", "double", "string", "null", "duration", "timestamp", "type"})
+
+
+def may_abort(tree: Node) -> bool:
+    """Return whether values can end the evaluation as a whole (see `errors.AbortedError`)."""
+    for node in walk(tree):
+        if isinstance(node, MapNode):
+            if any(entry.key.type.kind not in _HASHABLE for entry in node.entries):
+                return True
+        elif isinstance(node, Call):
+            overload = node.overloads[0] if len(node.overloads) == 1 else ""
+            if compares_elements(overload):
+                return True
+            if overload == "list_flatten_int" and not isinstance(node.args[0], Literal):
+                return True
+            is_lookup = node.function == "@in" and node.args[1].type.kind != "list"
+            if is_lookup and node.args[0].type.kind not in _HASHABLE:
+                return True
+    return False
 
 
 class _Generator(LoopWriter):

@@ -42,10 +42,12 @@ class AccessWriter(CodeWriter):
         """Return the code of `root.a[b].?c`: see `access.Access`."""
         root, chain = _chain(node)
         chain += qualifiers
+        if isinstance(root, Call) and root.function == "_?_:_" and chain:
+            if is_step and chain[-1].is_test:
+                self.charge(-1)
+            return self._conditional_access(root, chain, scope)
         if is_step and not (chain and chain[-1].is_test):
             self.charge(1)
-        if isinstance(root, Call) and root.function == "_?_:_" and chain:
-            return self._conditional_access(root, chain, scope)
         field = chain[0].key if chain and chain[0].is_plain else None
         if isinstance(field, str) and _is_device(root, scope):
             self.charge(1)

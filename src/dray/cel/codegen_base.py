@@ -60,8 +60,9 @@ DIRECT_TYPES: dict[type, CelType] = {int: kinds.INT, str: kinds.STRING, bool: ki
 class CodeWriter:
     """Writes statements; the classes that extend it know what to write."""
 
-    def __init__(self, *, counting: bool) -> None:
+    def __init__(self, *, counting: bool, absorbs: bool = True) -> None:
         self.counting = counting
+        self.absorbs = absorbs and not counting  # whether `&&`, `||` and loops go on after a failure
         self.names: dict[str, object] = {
             "type": type, "str": str, "int": int, "bool": bool, "Fault": Fault, "MISSING": MISSING,
         }  # fmt: skip
@@ -202,7 +203,9 @@ class CodeWriter:
         code = self.node(node, scope)
         if code.type == kinds.BOOL:
             return code.expression
-        value = self.stored(code.expression)
+        # A name even for a constant: Python warns of comparisons of constants.
+        value = py.load(name := self.fresh("t"))
+        self.emit(py.assign(name, code.expression))
         is_other = py.both(py.is_not(value, py.constant(True)), py.is_not(value, py.constant(False)))
         self.emit(py.if_(is_other, [self._fail(no_such_overload)]))
         return value
@@ -254,6 +257,8 @@ def constant_value(node: Node) -> object:
                 return generated.make_map(*parts)
             except Fault:
                 return MISSING
+        case Call() if node.overloads == ("in_list",) and constant_value(node.args[1]) == []:
+            return False
         case Call() if node.function in FOLDED and node.target is None and len(node.args) == 1:
             value = constant_value(node.args[0])
             if value is MISSING:

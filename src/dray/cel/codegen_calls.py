@@ -117,7 +117,7 @@ class CallWriter(AccessWriter):
         if len(terms) == 1 and not terms[0][1]:
             return Code(terms[0][0], kinds.BOOL)
         result = self.fresh("t")
-        catches = [can_fail and not self.counting for _, _, can_fail in terms]
+        catches = [can_fail and self.absorbs for _, _, can_fail in terms]
         # A failure of the last term needs no catching if there is none before.
         if not any(catches[:-1]):
             catches[-1] = False

@@ -79,7 +79,7 @@ class LoopWriter(CallWriter):
         self._blocks += 2
         body, can_fail = self.apart(self.assigned(name, node.predicate, scope, boolean=True))
         self._blocks -= 2
-        return body, can_fail and not self.counting
+        return body, can_fail and self.absorbs
 
     def _quantifier(self, node: Fold, items: ast.expr, names: list[str], scope: Scope) -> Code:
         decisive = _QUANTIFIERS[node.macro]
@@ -204,7 +204,7 @@ class LoopWriter(CallWriter):
             difference = ast.BinOp(py.load("cost"), ast.Sub(), py.load(cost))
             body = [py.assign(cost, py.load("cost")), *body, py.assign(cost, difference)]
             body.append(py.increase("cost", ast.UnaryOp(ast.USub(), py.load(cost))))
-        may_fail = can_fail and not self.counting
+        may_fail = can_fail and self.absorbs
         if may_fail:
             caught = self.fresh("x")
             body = [py.try_(body, py.load("Fault"), caught, [py.assign(name, py.load(caught))])]

@@ -12,7 +12,18 @@ from dray.cel.errors import Fault
 from dray.cel.functions_time import parse_duration, parse_timestamp, show_duration, show_timestamp
 from dray.cel.kinds import CelType
 from dray.cel.operators import MAX_TIME, MIN_TIME
-from dray.cel.values import INT64_MAX, INT64_MIN, NANOS, UINT64_MAX, Duration, Timestamp, Uint, type_name
+from dray.cel.values import (
+    INT64_MAX,
+    INT64_MIN,
+    NANOS,
+    UINT64_MAX,
+    Cidr,
+    Duration,
+    Ip,
+    Timestamp,
+    Uint,
+    type_name,
+)
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -85,7 +96,7 @@ def show_double(number: float) -> str:
     prefix = "-" if sign else ""
     if number == 0:
         return prefix + "0"
-    if point - 1 < -4 or point - 1 >= 21:
+    if point - 1 < -4 or point - 1 >= 6:
         fraction = "." + stripped[1:] if len(stripped) > 1 else ""
         return f"{prefix}{stripped[0]}{fraction}e{'-' if point - 1 < 0 else '+'}{abs(point - 1):02d}"
     if point <= 0:
@@ -93,6 +104,22 @@ def show_double(number: float) -> str:
     if len(stripped) <= point:
         return prefix + stripped.ljust(point, "0")
     return f"{prefix}{stripped[:point]}.{stripped[point:]}"
+
+
+def show_key(key: object) -> str:
+    """Write a key as messages do."""
+    match key:
+        case None:
+            return "0"
+        case bool():
+            return "true" if key else "false"
+        case float():
+            return show_double(key)
+        case Ip():
+            return str(key.address)
+        case Cidr():
+            return f"{key.address}/{key.prefix}"
+    return str(key)
 
 
 def _bytes_to_string(data: bytes) -> str:

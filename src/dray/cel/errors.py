@@ -3,7 +3,8 @@
     CelError
     ├── CompileError      the text is not a valid selector (syntax, types, result type)
     └── EvaluationError   a valid selector failed on one device
-        └── CostLimitError    ... because it ran longer than it may
+        ├── CostLimitError    ... because it ran longer than it may
+        └── AbortedError      ... with values that end a whole evaluation
 
 Inside an evaluation a failure is a `Fault`: it travels up the expression until
 an `&&` or `||` absorbs it, and only what leaves the expression becomes an
@@ -58,6 +59,13 @@ class EvaluationError(CelError):
 
 class CostLimitError(EvaluationError):
     """The evaluation was stopped at its cost limit."""
+
+
+class AbortedError(EvaluationError):
+    """The evaluation met values that upstream cannot handle: no `&&` or `||` absorbs that."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"internal error: {message}")
 
 
 class Fault(Exception):

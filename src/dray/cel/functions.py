@@ -9,6 +9,7 @@ taken. Operators decide by their values alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from dray.api.quantity import Quantity
 from dray.api.semver import Semver
@@ -27,7 +28,7 @@ from dray.cel.functions_kubernetes import KUBERNETES
 from dray.cel.functions_lists import LISTS
 from dray.cel.functions_strings import STRINGS
 from dray.cel.functions_time import TIME
-from dray.cel.kinds import CelType
+from dray.cel.kinds import DYN, CelType, list_of
 from dray.cel.operators import OPERATORS
 from dray.cel.values import Cidr, Duration, Format, Ip, Optional, Timestamp, Uint, Url, type_name
 
@@ -74,9 +75,20 @@ def _predicate(kind: CelType) -> Callable[[object], bool]:
         return lambda _value: True
     name = kind.kind if kind.kind in _PYTHON_TYPES else kind.name
     wanted = _PYTHON_TYPES.get(name, ())
+    if kind.kind == "list" and _is_specific(kind.params[0]):
+        element = _predicate(kind.params[0])
+        return lambda value: isinstance(value, list) and (not value or element(value[0]))
     if name == "int":
         return lambda value: type(value) is int
     return lambda value: isinstance(value, wanted)
+
+
+def _is_specific(kind: CelType) -> bool:
+    return kind.kind not in ("param", "dyn", "any")
+
+
+# These take lists of any elements, whatever the checker made of them.
+_ANY_ELEMENTS = frozenset({"sort", "@sortByAssociatedKeys"})
 
 
 def implementation(function: str, overloads: tuple[str, ...]) -> Implementation:
@@ -85,8 +97,12 @@ def implementation(function: str, overloads: tuple[str, ...]) -> Implementation:
     if operator is not None:
         return operator
     declared = {o.id: o for o in declared_functions(with_includes=True)[function]}
+    any_elements = function in _ANY_ELEMENTS
     candidates = [
-        (tuple(_predicate(arg) for arg in declared[name].args), _BY_OVERLOAD[name])
+        (
+            tuple(_predicate(list_of(DYN) if any_elements else arg) for arg in declared[name].args),
+            _BY_OVERLOAD[name],
+        )
         for name in overloads
         if name in _BY_OVERLOAD
     ]
@@ -95,6 +111,9 @@ def implementation(function: str, overloads: tuple[str, ...]) -> Implementation:
 
     def dispatch(*args: object) -> object:
         key = tuple(map(type, args))
+        if args and key[0] is list and args[0] and not any_elements:
+            # A list is known by its first element.
+            key = (*key, type(cast("list[object]", args[0])[0]))
         try:
             run = chosen[key]
         except KeyError:

@@ -13,7 +13,7 @@ from dray.cel.declarations import FORMAT_NAMES
 from dray.cel.errors import Fault, no_such_overload
 from dray.cel.formats import validate
 from dray.cel.urls import UrlError, parse_url, quote_go
-from dray.cel.values import NOTHING, Cidr, Format, Ip, Optional, Url
+from dray.cel.values import NOTHING, Cidr, Format, Ip, Optional, QuantitySum, Url
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -229,10 +229,10 @@ KUBERNETES: dict[str, Callable[..., object]] = {
     "quantity_is_less_than": lambda left, right: left < right,
     "quantity_is_greater_than": lambda left, right: left > right,
     "quantity_compare_to": lambda left, right: (left > right) - (left < right),
-    "quantity_add": lambda left, right: left + right,
-    "quantity_add_int": lambda left, number: left + Quantity.of(number),
-    "quantity_sub": lambda left, right: left - right,
-    "quantity_sub_int": lambda left, number: left - Quantity.of(number),
+    "quantity_add": lambda left, right: QuantitySum.from_quantity(left + right),
+    "quantity_add_int": lambda left, number: QuantitySum.from_quantity(left + Quantity.of(number)),
+    "quantity_sub": lambda left, right: QuantitySum.from_quantity(left - right),
+    "quantity_sub_int": lambda left, number: QuantitySum.from_quantity(left - Quantity.of(number)),
     "string_to_semver": to_semver,
     "string_bool_to_semver": to_semver,
     "is_semver_string": is_semver,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from functools import cmp_to_key
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, islice
 from typing import cast
 
+from dray.cel.conversions import show_key
 from dray.cel.errors import Fault, no_such_overload
-from dray.cel.operators import add, contains, position_of, too_big
+from dray.cel.operators import add, contains, position_of
 from dray.cel.values import (
     MISSING,
     NOTHING,
@@ -27,7 +28,7 @@ from dray.cel.values import (
     number_in_range,
 )
 
-MAX_RANGE = 1_000_000  # more would cost more than an evaluation may
+MAX_RANGE = 1_000_000
 
 
 def make_range(count: int) -> list[object]:
@@ -35,7 +36,7 @@ def make_range(count: int) -> list[object]:
     if count < 0:
         raise Fault(f"lists.range: size must be non-negative, got {count}")
     if count > MAX_RANGE:
-        raise too_big()
+        raise Fault(f"lists.range: size {count} exceeds maximum allowed ({MAX_RANGE})")
     return list(range(count))
 
 
@@ -124,10 +125,11 @@ def is_sorted(items: list[object]) -> bool:
     if _only_type(items) in _PYTHON_ORDER:
         ordered = cast("list[int]", items)  # or of another type that Python orders
         return all(map(operator.le, ordered, islice(ordered, 1, None)))
-    for left, right in pairwise(items):
-        if not isinstance(left, _COMPARABLE):
-            raise no_such_overload("isSorted(list)")
-        if compare(left, right) > 0:
+    for index, item in enumerate(items):
+        if not isinstance(item, _COMPARABLE):
+            raise no_such_overload()
+        # What cannot be compared is not out of order.
+        if index and _order(items[index - 1], item) > 0:
             return False
     return True
 
@@ -143,10 +145,10 @@ def extreme(name: str, sign: int) -> Callable[[list[object]], object]:
         best = items[0]
         if _only_type(items) in _PYTHON_ORDER:
             return by_python(items)
-        if not isinstance(best, _COMPARABLE):
-            raise no_such_overload(f"{name}(list)")
-        for item in items[1:]:
-            if compare(item, best) * sign > 0:
+        for item in items:
+            if not isinstance(item, _COMPARABLE):
+                raise no_such_overload()
+            if _order(item, best) * sign > 0:
                 best = item
         return best
 
@@ -226,7 +228,7 @@ def set_intersects(left: list[object], right: object) -> bool:
 def insert(entries: dict[object, object], key: object, value: object) -> dict[object, object]:
     """Return the map with one more entry."""
     if map_find(entries, key) is not MISSING:
-        raise Fault(f"insert failed: key {key} already exists")
+        raise Fault(f"insert failed: key {show_key(key)} already exists")
     if isinstance(entries, GrowingMap):
         entries[map_key(key)] = value
         return entries

@@ -44,7 +44,32 @@ def _compile(pattern: str) -> Any:
     except re2.error as error:
         detail = error.args[0] if error.args else ""
         text = detail.decode("utf-8", "replace") if isinstance(detail, bytes) else str(detail)
-        raise Fault(f"error parsing regexp: {text}") from None
+        raise Fault(f"error parsing regexp: {_in_gos_words(text)}") from None
+
+
+# How Go names the mistakes in a pattern.
+_MISTAKES = {
+    "missing )": "missing closing )",
+    "missing ]": "missing closing ]",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "bad repetition operator": "invalid nested repetition operator",
+    "invalid repetition size": "invalid repeat count",
+    "invalid named capture group": "invalid named capture",
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+    "trailing \\": "trailing backslash at end of expression",
+}
+
+
+def _in_gos_words(text: str) -> str:
+    mistake, _, part = text.partition(": ")
+    return f"{_MISTAKES.get(mistake, mistake)}: `{part}`"
+
+
+def _searched(pattern: str) -> Any:
+    try:
+        return compile_pattern(pattern)
+    except Fault as fault:
+        raise Fault(f"Illegal regex: {fault.message}") from None
 
 
 def matches(text: str, pattern: str) -> bool:
@@ -54,16 +79,17 @@ def matches(text: str, pattern: str) -> bool:
 
 def find(text: str, pattern: str) -> str:
     """Return the first match, or an empty string."""
-    found = compile_pattern(pattern).search(text)
+    found = _searched(pattern).search(text)
     return str(found.group()) if found else ""
 
 
 def find_all(text: str, pattern: str, limit: int = -1) -> list[object]:
     """Return the matches, at most `limit` of them unless it is negative."""
     found: list[object] = []
+    compiled = _searched(pattern)
     if limit == 0:
         return found
-    for match in compile_pattern(pattern).finditer(text):
+    for match in compiled.finditer(text):
         found.append(match.group())
         if len(found) == limit:
             break
@@ -82,7 +108,7 @@ def index_of(text: str, part: str, offset: int = 0) -> int:
     if offset < 0:
         raise Fault(f"index out of range: {offset}")
     if not part:
-        return offset if offset <= len(text) else -1
+        return min(offset, len(text))
     return text.find(part, offset)
 
 
@@ -96,7 +122,7 @@ def last_index_of_from(text: str, part: str, offset: int) -> int:
     if offset < 0:
         raise Fault(f"index out of range: {offset}")
     if not part:
-        return offset if offset <= len(text) else -1
+        return min(offset, len(text))
     if offset >= len(text):
         return -1
     return text.rfind(part, 0, offset + len(part))

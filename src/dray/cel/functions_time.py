@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from dray.cel.errors import Fault
 from dray.cel.operators import MAX_TIME, MIN_TIME
+from dray.cel.urls import quote_go
 from dray.cel.values import INT64_MAX, NANOS, Duration, Timestamp
 
 _UNITS = {
@@ -25,6 +26,7 @@ _DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
 _RFC3339 = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})T(\d{1,2}):(\d{2}):(\d{2})(?:[.,](\d+))?(Z|[+-]\d{2}:\d{2})\Z", re.ASCII
 )
+_DAYS_OF_400_YEARS = 146_097
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -67,25 +69,32 @@ def parse_timestamp(text: str) -> Timestamp:
         raise ValueError(text)
     year, month, day, hour, minute, second = (int(found.group(index)) for index in range(1, 7))
     moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
-    zone = found.group(8)
+    zone, offset = found.group(8), 0
     seconds = (moment - _EPOCH) // timedelta(seconds=1)
     if zone != "Z":
         hours, minutes = int(zone[1:3]), int(zone[4:6])
         if hours > 24 or minutes > 60:
             raise ValueError(text)
-        seconds -= (hours * 3600 + minutes * 60) * (-1 if zone[0] == "-" else 1)
+        offset = (hours * 3600 + minutes * 60) * (-1 if zone[0] == "-" else 1)
+        seconds -= offset
     if not MIN_TIME <= seconds <= MAX_TIME:
         raise ValueError(text)
     fraction = (found.group(7) or "")[:9]
-    return Timestamp(seconds * NANOS + int(fraction.ljust(9, "0") or "0"))
+    return Timestamp(seconds * NANOS + int(fraction.ljust(9, "0") or "0"), offset)
 
 
 def show_timestamp(timestamp: Timestamp) -> str:
-    """Write RFC 3339 in UTC, with as many decimals as needed."""
+    """Write RFC 3339 with the offset that the timestamp was written with, and as many decimals as needed."""
     seconds, nanos = divmod(timestamp.nanos, NANOS)
-    moment = _EPOCH + timedelta(seconds=seconds)
+    # The local time may lie outside of the years that Python knows: the calendar repeats.
+    seconds += timestamp.offset
+    years = 400 if seconds < MIN_TIME else -400 if seconds > MAX_TIME else 0
+    moment = _EPOCH + timedelta(seconds=seconds, days=years // 400 * _DAYS_OF_400_YEARS)
     fraction = f".{nanos:09d}".rstrip("0") if nanos else ""
-    return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}{fraction}Z"
+    minutes = abs(timestamp.offset) // 60
+    sign = "-" if timestamp.offset < 0 else "+"
+    zone = f"{sign}{minutes // 60:02d}:{minutes % 60:02d}" if timestamp.offset else "Z"
+    return f"{moment.year - years:04d}-{moment:%m-%dT%H:%M:%S}{fraction}{zone}"
 
 
 def _zone(name: str) -> tzinfo:
@@ -93,6 +102,8 @@ def _zone(name: str) -> tzinfo:
         return _fixed_zone(name)
     if name in ("", "UTC", "Local"):
         return UTC
+    if ".." in name or name[0] in "/\\":
+        raise Fault("time: invalid location name")
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -103,7 +114,7 @@ def _fixed_zone(name: str) -> tzinfo:
     hours_text, _, minutes_text = name.partition(":")
     for text in (hours_text, minutes_text):
         if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-            raise Fault(f'strconv.Atoi: parsing "{text}": invalid syntax')
+            raise Fault(f"strconv.Atoi: parsing {quote_go(text)}: invalid syntax")
     hours, minutes = int(hours_text), int(minutes_text)
     offset = hours * 60 - minutes if name[0] == "-" else hours * 60 + minutes
     if abs(offset) >= 24 * 60:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dray.cel.access import look_up, missing
+from dray.cel.conversions import show_key
 from dray.cel.errors import CostLimitError, Fault, no_such_overload
 from dray.cel.interpreter import Failure, member_key
 from dray.cel.values import (
@@ -16,6 +17,7 @@ from dray.cel.values import (
     NOTHING,
     Optional,
     go_type_name,
+    map_find,
     map_items,
     map_key,
     map_keys,
@@ -115,10 +117,9 @@ def overflow() -> Fault:
 
 def insert_entry(entries: dict[object, object], key: object, value: object) -> None:
     """Add to the map that a loop makes; raise Fault if it has the key already."""
-    place = map_key(key)
-    if place in entries:
-        raise Fault(f"insert failed: key {key} already exists")
-    entries[place] = value
+    if map_find(entries, key) is not MISSING:
+        raise Fault(f"insert failed: key {show_key(key)} already exists")
+    entries[map_key(key)] = value
 
 
 def insert_entries(entries: dict[object, object], more: object) -> None:

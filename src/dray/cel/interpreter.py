@@ -170,6 +170,14 @@ class Constant(Step):
         return self.value
 
 
+# Functions whose overloads upstream tells apart at run time where the checker left more than one.
+_CHOSEN_AT_RUN_TIME = frozenset(
+    {
+        "add", "compareTo", "containsCIDR", "containsIP", "indexOf", "isGreaterThan", "isLessThan", "lastIndexOf", "sub",
+    }
+)  # fmt: skip
+
+
 class CallStep(Step):
     """A function call whose arguments are all needed."""
 
@@ -193,8 +201,13 @@ class CallStep(Step):
         self.is_plain = is_plain(function, overload)
         self.outgrows_cost = function in OUTGROWING
         self.is_strict = function != "@not_strictly_false"
-        # With three or more arguments the first failure ends the evaluation of arguments.
-        self.stops_early = len(args) > 2
+        # Whether the first failure ends the evaluation of the arguments: upstream's functions of one or two
+        # arguments get them all, those that take a slice of arguments do not.
+        self.stops_early = (
+            len(args) > 2
+            or function == "format"
+            or (len(args) == 2 and not overload and function in _CHOSEN_AT_RUN_TIME)
+        )
 
     def run(self, frame: Frame) -> object:
         """Evaluate the arguments and the call."""
@@ -392,19 +405,16 @@ class MapStep(Step):
             value = value_step.run(frame)
             if isinstance(value, Failure):
                 return value
-            place = guarded(map_key, key)
-            if isinstance(place, Failure):
-                return place
             if optional:
                 if not isinstance(value, Optional):
                     return Failure(
                         f"cannot initialize optional entry '{key}' from non-optional value {value}"
                     )
                 if not value.present:
-                    entries.pop(place, None)
+                    entries.pop(map_key(key), None)
                     continue
                 value = value.value
-            entries[place] = value
+            entries[map_key(key)] = value
         return entries
 
 

@@ -19,7 +19,7 @@ class CelType(NamedTuple):
 
     def __str__(self) -> str:
         if not self.params:
-            return self.name
+            return "google.protobuf.Any" if self.kind == "any" else self.name
         return f"{self.name}({', '.join(map(str, self.params))})"
 
 

@@ -48,11 +48,11 @@ def _whole(left: object, right: object, operate: Callable[[int, int], int]) -> i
     return None
 
 
-def timestamp_of(nanos: int) -> Timestamp:
+def timestamp_of(nanos: int, offset: int = 0) -> Timestamp:
     """Return a timestamp, or raise Fault outside of the years 1 to 9999."""
     if not MIN_TIME * NANOS <= nanos < (MAX_TIME + 1) * NANOS:
         raise Fault("timestamp overflow")
-    return Timestamp(nanos)
+    return Timestamp(nanos, offset)
 
 
 def duration_of(nanos: int) -> Duration:
@@ -83,8 +83,8 @@ def add(left: object, right: object) -> object:
             return left + right
         case Duration(a), Duration(b):
             return duration_of(a + b)
-        case (Timestamp(a), Duration(b)) | (Duration(b), Timestamp(a)):
-            return timestamp_of(a + b)
+        case (Timestamp(a, offset), Duration(b)) | (Duration(b), Timestamp(a, offset)):
+            return timestamp_of(a + b, offset)
     raise _refused("_+_", left)
 
 
@@ -111,8 +111,8 @@ def subtract(left: object, right: object) -> object:
             return duration_of(a - b)
         case Timestamp(a), Timestamp(b):
             return Duration(number_in_range(a - b, "integer overflow"))
-        case Timestamp(a), Duration(b):
-            return timestamp_of(a - b)
+        case Timestamp(a, offset), Duration(b):
+            return timestamp_of(a - b, offset)
     raise _refused("_-_", left)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dray.cel.access import (
+    KEY_TYPES,
     Access,
     ComputedQualifier,
     Conditional,
@@ -11,8 +12,9 @@ from dray.cel.access import (
     Qualifier,
     StepAccess,
     VariableAccess,
+    bad_key,
 )
-from dray.cel.errors import CompileError
+from dray.cel.errors import AbortedError, CompileError
 from dray.cel.functions import implementation
 from dray.cel.functions_strings import compile_pattern
 from dray.cel.interpreter import (
@@ -128,6 +130,7 @@ def _folded(step: CallStep) -> Step:
             compiled = guarded(compile_pattern, pattern.value)
             if isinstance(compiled, Failure):
                 raise CompileError(f"program instantiation failed: {compiled.message}")
+            step.stops_early = True
     return step
 
 
@@ -146,6 +149,8 @@ def _index(node: Call, operand: Step, key: Step, *, optional: bool) -> Step:
     access = _access(operand)
     qualifier: Qualifier
     if isinstance(key, Constant):
+        if type(key.value) not in KEY_TYPES:
+            raise CompileError(f"program instantiation failed: {bad_key(key.value)}")
         qualifier = ConstantQualifier(node.id, key.value, optional=optional)
     else:
         qualifier = ComputedQualifier(node.id, key, optional=optional)
@@ -154,7 +159,10 @@ def _index(node: Call, operand: Step, key: Step, *, optional: bool) -> Step:
 
 
 def _fold_constants(step: Step) -> Step:
-    value = step.run(Frame(Meter(), None, {}))
+    try:
+        value = step.run(Frame(Meter(), None, {}))
+    except AbortedError as error:
+        raise CompileError(f"program instantiation failed: {error}") from None
     return Constant(step.id, value)
 
 

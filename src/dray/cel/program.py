@@ -12,11 +12,11 @@ from dray.api.resource import DeviceAttribute
 from dray.api.semver import Semver
 from dray.cel import kinds
 from dray.cel.checker import check
-from dray.cel.codegen import Compiled, compile_tree
+from dray.cel.codegen import Compiled, compile_tree, may_abort
 from dray.cel.depth import with_room
 from dray.cel.device import DeviceInput
 from dray.cel.environment import CONSUMABLE_CAPACITY, LIST_TYPE_ATTRIBUTES, Environment, environment_for
-from dray.cel.errors import CompileError, EvaluationError, Fault
+from dray.cel.errors import AbortedError, CompileError, EvaluationError, Fault
 from dray.cel.estimate import max_cost
 from dray.cel.interpreter import RUN_TIME_LIMIT, Failure, Frame, Meter, Step
 from dray.cel.kinds import CelType
@@ -26,7 +26,7 @@ from dray.cel.reads import ReadSet, reads_of
 from dray.cel.source import Complaints, Source
 from dray.cel.syntax import Node, walk
 from dray.cel.validators import validate
-from dray.cel.values import Uint, go_native_name, type_name
+from dray.cel.values import Optional, Uint, go_native_name, type_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Program:
     """A compiled expression. Immutable after compilation; may be shared between threads."""
 
     __slots__ = (
-        "_compiled", "_counts", "_is_compiled", "_steps",
+        "_absorbs", "_compiled", "_counts", "_is_compiled", "_steps",
         "expression", "is_derived", "max_cost", "n_nodes", "output_type", "reads", "tree",
     )  # fmt: skip
 
@@ -59,15 +59,13 @@ class Program:
         self._steps = steps
         # Within the limit by estimate means: no need to count.
         self._counts = cost > RUN_TIME_LIMIT
+        self._absorbs = False
         self._compiled: Compiled | None = None
         self._is_compiled = False
 
     def evaluate(self, device: DeviceInput) -> bool:
         """Return whether the device matches; raise EvaluationError."""
-        value = self.value(device)
-        if not isinstance(value, bool):
-            raise not_a_bool(value)
-        return value
+        return as_bool(self.value(device))
 
     @property
     def is_ready(self) -> bool:
@@ -79,17 +77,22 @@ class Program:
         if not self._is_compiled:
             # Compiling is left to the first evaluation: admission has no use for it. Two
             # threads may both do it, with the same result.
-            self._compiled = with_room(lambda: compile_tree(self.tree, counting=self._counts))
+            self._absorbs = not self._counts and not may_abort(self.tree)
+            self._compiled = with_room(
+                lambda: compile_tree(self.tree, counting=self._counts, absorbs=self._absorbs)
+            )
             self._is_compiled = True
         compiled = self._compiled
         if compiled is None or device.poison:
             return self.value_with_cost(device)[0]
         try:
             return compiled(device, RUN_TIME_LIMIT)[0]
+        except AbortedError:
+            pass  # unless the value is never asked for
         except EvaluationError:
             raise
         except Fault as fault:
-            if not self._counts:
+            if self._absorbs:
                 raise EvaluationError(fault.message) from None
         except Exception:  # noqa: S110  # the interpreter knows what it means
             pass
@@ -98,9 +101,7 @@ class Program:
     def evaluate_with_cost(self, device: DeviceInput, limit: int = RUN_TIME_LIMIT) -> tuple[bool, int]:
         """Return whether the device matches, and at what cost; raise EvaluationError."""
         value, cost = self.value_with_cost(device, limit)
-        if not isinstance(value, bool):
-            raise not_a_bool(value)
-        return value, cost
+        return as_bool(value), cost
 
     def value_with_cost(self, device: DeviceInput, limit: int = RUN_TIME_LIMIT) -> tuple[object, int]:
         """Return the value of the expression and its cost; raise EvaluationError."""
@@ -131,10 +132,10 @@ class Program:
         meter = Meter()
         try:
             value = self.run(device, meter)
+            if not self.is_derived:
+                value = as_bool(value)
         except EvaluationError as error:
             return Outcome(None, meter.cost, str(error))
-        if not self.is_derived and not isinstance(value, bool):
-            return Outcome(None, meter.cost, str(not_a_bool(value)))
         return Outcome(value, meter.cost, "")
 
     def evaluate_derived(self, device: DeviceInput) -> DeviceAttribute:
@@ -142,9 +143,23 @@ class Program:
         return as_attribute(self.value(device))
 
 
-def not_a_bool(value: object) -> EvaluationError:
-    """Return the error of a selector whose value is not a bool."""
+def as_bool(value: object) -> bool:
+    """Return the value of a selector; raise EvaluationError if it is not a bool."""
+    if isinstance(value, bool):
+        return value
+    inner = value
+    while isinstance(inner, Optional) and inner.present:
+        inner = inner.value
+    if isinstance(inner, bool):
+        return inner
+    problem = _conversion_problem(inner)
+    raise EvaluationError(f"CEL result of type {type_name(value)} could not be converted to bool: {problem}")
+
+
+def _conversion_problem(value: object) -> str:
     name = type_name(value)
+    if isinstance(value, Optional):
+        return "optional.none() dereference"
     problem = f"unsupported type conversion from '{name}' to bool"
     if name in ("list", "map"):
         problem = f"type conversion error from {name} to 'bool'"
@@ -152,7 +167,7 @@ def not_a_bool(value: object) -> EvaluationError:
         problem = "unsupported native conversion from string to 'bool'"
     elif name.startswith(("kubernetes.", "net.")):
         problem = f"type conversion error from '{name.rpartition('.')[2]}' to 'bool'"
-    return EvaluationError(f"CEL result of type {name} could not be converted to bool: {problem}")
+    return problem
 
 
 def as_attribute(value: object) -> DeviceAttribute:

@@ -195,9 +195,17 @@ def _string(value: object, _precision: int) -> str | None:
         case list():
             return f"[{', '.join(map(_nested, value))}]"
         case dict():
-            pairs = sorted((_nested(key), _nested(item)) for key, item in map_items(value))
+            pairs = sorted((_format_key(key), _nested(item)) for key, item in map_items(value))
             return "{" + ", ".join(f"{key}:{item}" for key, item in pairs) + "}"
     return None
+
+
+def _format_key(key: object) -> str:
+    if isinstance(key, str | int):
+        return _nested(key)
+    raise FormatProblem(
+        f"error during formatting: no formatting function for map key of type {type_name(key)}"
+    )
 
 
 def _nested(value: object) -> str:

@@ -10,7 +10,8 @@ from dray.cel.values import Url
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.\-]*:")
 _PORT = re.compile(r"(:[0-9]*)?\Z")
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
-_HOST_CHARACTERS = re.compile(r"""[A-Za-z0-9\-._~!$&'()*+,;=:\[\]<>"%\x80-\U0010ffff]*\Z""")
+_USER_CHARACTERS = re.compile(r"[A-Za-z0-9\-._:~!$&'()*+,;=%@]*")
+_HOST_CHARACTERS = re.compile(r"""[A-Za-z0-9\-._~!$&'()*+,;=:\[\]<>"%\x80-\U0010ffff]*""")
 
 
 class UrlError(ValueError):
@@ -43,6 +44,9 @@ def parse_url(text: str) -> Url:
     if before_query.startswith("//") and (scheme or not before_query.startswith("///")):
         authority, slash, path = before_query[2:].partition("/")
         path = slash + path
+        # Upstream reads the text twice, and the first time a fragment is nothing special.
+        if not slash and "#" in rest.partition("?")[0]:
+            authority = rest[2:].partition("?")[0].partition("/")[0]
     host, hostname, port = _parse_authority(authority, shown)
     bad = _BAD_ESCAPE.search(path)
     if bad:
@@ -57,11 +61,13 @@ def quote_go(text: str) -> str:
 
 
 def _parse_authority(authority: str, shown: str) -> tuple[str, str, str]:
-    host = authority.rpartition("@")[2]
-    if " " in host:
-        raise UrlError(f'parse {shown}: invalid character " " in host name')
-    if not _HOST_CHARACTERS.match(host):
-        raise UrlError(f"parse {shown}: invalid character in host name")
+    user, at, host = authority.rpartition("@")
+    if at and not _USER_CHARACTERS.fullmatch(user):
+        raise UrlError(f"parse {shown}: net/url: invalid userinfo")
+    found = _HOST_CHARACTERS.match(host)
+    if found and found.end() < len(host):
+        bad = quote_go(host[found.end()])
+        raise UrlError(f"parse {shown}: invalid character {bad} in host name")
     if host.startswith("["):
         closing = host.rfind("]")
         if closing < 0:

@@ -5,7 +5,9 @@ string str, bytes bytes, list list, map dict, timestamp Timestamp, duration Dura
 optional Optional, type CelType, and Quantity, Semver, Url, Ip, Cidr, Format.
 
 Python thinks that True == 1, so bool must be told from int at every comparison
-and in map keys: maps are built by `make_map`, which keeps bool keys apart.
+and in map keys. The language allows bools, numbers and strings as keys; cel-go takes
+whatever Go can hash, by value or by identity. `map_key` gives every key its place in
+a Python dict: strings, ints and null their own, others a `_Key`.
 
 Values are compared the way cel-go does: numbers across types by value, other
 values of different types are unequal, but the Kubernetes types (Quantity, Semver,
@@ -17,12 +19,12 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dray.api.quantity import Quantity
 from dray.api.semver import Semver
-from dray.cel.errors import CostLimitError, Fault, no_such_overload
+from dray.cel.errors import AbortedError, CostLimitError, Fault, no_such_overload
 from dray.cel.kinds import CelType
 
 INT64_MIN = -(2**63)
@@ -50,6 +52,7 @@ class Timestamp:
     """A point in time: nanoseconds since 1970 in UTC."""
 
     nanos: int
+    offset: int = field(default=0, compare=False)  # seconds east of UTC, to show the time with
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,66 +106,94 @@ class Format:
     name: str
 
 
-class _BoolKey:
-    """Stands for a bool among the keys of a map."""
+class _Key:
+    """The place of a value among the keys of a map, where the value itself cannot be it."""
 
-    __slots__ = ("value",)
+    __slots__ = ("identity", "value")
 
-    def __init__(self, *, value: bool) -> None:
+    def __init__(self, value: object, *identity: object) -> None:
         self.value = value
+        self.identity = identity
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
 
 
-_TRUE_KEY, _FALSE_KEY = _BoolKey(value=True), _BoolKey(value=False)
+_TRUE_KEY, _FALSE_KEY = _Key(True, "bool", True), _Key(False, "bool", False)
+_HOUR = 3600
 
 
 def map_key(key: object) -> object:
-    """Return the key under which a Python dict holds a CEL key; raise Fault if it can be none."""
+    """Return the key under which a Python dict holds a CEL key; raise AbortedError if it can be none."""
     if key is True:
         return _TRUE_KEY
     if key is False:
         return _FALSE_KEY
-    if isinstance(key, str | int) or key is None:
+    if type(key) is str or type(key) is int or key is None:
         return key
+    match key:
+        case Uint() | float():
+            # Not a number is never found again.
+            return _Key(key, "number", type(key), object() if math.isnan(key) else key)
+        case bytes() | Semver() | Format():
+            raise AbortedError(f"runtime error: hash of unhashable type {_UNHASHABLE[type(key)]}")
+        case Timestamp() if key.offset % _HOUR == 0:
+            return _Key(key, "timestamp", key.nanos, key.offset)
+        case Duration() | Ip() | Cidr():
+            return _Key(key, type(key), key)
+        case CelType():
+            return _Key(key, "type", key.name)
+    return _Key(key, "identity", id(key))
+
+
+def _equal_numbers(key: object) -> Iterator[object]:
+    """Yield where other numbers of the same value stand."""
     if isinstance(key, float):
-        # 1.0 finds the entry of 1; 1.5 and NaN find nothing.
-        return int(key) if key.is_integer() else _NoKey
-    raise Fault(f"unsupported key type: {type_name(key)}")
-
-
-class _NoKey:
-    """No map has this key."""
+        if key.is_integer():
+            yield int(key)
+            if key >= 0:
+                yield map_key(Uint(int(key)))
+    elif type(key) is Uint:
+        yield int(key)
+    elif type(key) is int and key >= 0:
+        yield map_key(Uint(key))
 
 
 def map_find(entries: Mapping[object, object], key: object) -> object:
     """Return the value at a key, or MISSING."""
-    try:
-        found = map_key(key)
-    except Fault:
-        return MISSING
     if isinstance(entries, Domains):
         # Any domain can be looked up: an unknown one is an empty map.
-        return entries[found] if isinstance(found, str) else {}
-    return entries.get(found, MISSING)
+        return entries[key] if isinstance(key, str) else {}
+    if not entries:
+        return MISSING
+    found = entries.get(map_key(key), MISSING)
+    if found is MISSING and isinstance(key, int | float):
+        for place in _equal_numbers(key):
+            if place in entries:
+                return entries[place]
+    return found
 
 
 def map_has(entries: Mapping[object, object], key: object) -> bool:
     """Return whether `key in entries`; unlike a lookup this tells unknown domains apart."""
-    try:
-        return map_key(key) in entries
-    except Fault:
-        return False
+    if isinstance(entries, Domains):
+        return isinstance(key, str) and key in entries
+    return map_find(entries, key) is not MISSING
 
 
 def map_keys(entries: Mapping[object, object]) -> Iterator[object]:
     """Yield the keys as CEL values."""
     for key in entries:
-        yield key.value if isinstance(key, _BoolKey) else key
+        yield key.value if isinstance(key, _Key) else key
 
 
 def map_items(entries: Mapping[object, object]) -> Iterator[tuple[object, object]]:
     """Yield keys as CEL values, with their values."""
     for key, value in entries.items():
-        yield (key.value if isinstance(key, _BoolKey) else key), value
+        yield (key.value if isinstance(key, _Key) else key), value
 
 
 class _Missing:
@@ -241,13 +272,18 @@ _GO_NAMES = {
     "net.IP": "cel.IP",
     "net.CIDR": "cel.CIDR",
     "kubernetes.NamedFormat": "*cel.Format",
+    "list": "*types.baseList",
+    "Failure": "*types.Err",  # see `interpreter`
+    "map": "*types.baseMap",
 }
+_UNHASHABLE: dict[type, str] = {bytes: "types.Bytes", Semver: "cel.Semver", Format: "cel.Format"}
 
 
 def go_type_name(value: object) -> str:
     """Return how upstream's messages name the type of a value."""
     name = type_name(value)
-    return _GO_NAMES.get(name, name)
+    pointer = "*" if type(value) is QuantitySum else ""
+    return pointer + _GO_NAMES.get(name, name)
 
 
 _NATIVE_NAMES = {
@@ -281,6 +317,18 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+class QuantitySum(Quantity):
+    """What `add()` and `sub()` return: upstream's type for it is another, and equality shows."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_quantity(cls, quantity: Quantity) -> QuantitySum:
+        """Return a quantity as the result of a calculation."""
+        return cls(quantity.nanos, quantity.notation, scale=quantity._scale)
+
+
+_TYPE_NAMES[QuantitySum] = _TYPE_NAMES[Quantity]
 _STRICT_LEFT = (Quantity, Semver, Url, Ip, Cidr, Format)
 
 
@@ -298,6 +346,14 @@ class _Budget:
             raise CostLimitError("operation cancelled: comparison takes too many steps")
 
 
+def _same_number(left: object, right: object) -> bool:
+    if type(left) is float or type(right) is float:
+        assert isinstance(left, int | float)
+        assert isinstance(right, int | float)
+        return float(left) == float(right)
+    return left == right
+
+
 def equal(left: object, right: object, budget: _Budget | None = None) -> bool:
     """Compare two values; raise Fault where the left one refuses the right one's type."""
     kind = type(left)
@@ -306,7 +362,7 @@ def equal(left: object, right: object, budget: _Budget | None = None) -> bool:
     if left is None or right is None:
         return left is right
     if is_number(left):
-        return is_number(right) and left == right
+        return is_number(right) and _same_number(left, right)
     if isinstance(left, list):
         return (
             isinstance(right, list)
@@ -320,7 +376,9 @@ def equal(left: object, right: object, budget: _Budget | None = None) -> bool:
     if isinstance(left, CelType):
         return isinstance(right, CelType) and left.name == right.name
     if isinstance(left, _STRICT_LEFT):
-        if kind is not type(right):
+        if kind is not type(right) and not (kind is QuantitySum and type(right) is Quantity):
+            raise no_such_overload()
+        if kind is QuantitySum and type(right) is QuantitySum:
             raise no_such_overload()
         return left == right
     return kind is type(right) and left == right
@@ -365,6 +423,9 @@ def compare(left: object, right: object) -> int:
         assert isinstance(right, int | float)
         if (isinstance(left, float) and math.isnan(left)) or (isinstance(right, float) and math.isnan(right)):
             raise Fault("NaN values cannot be ordered")
+        if type(left) is not type(right) and (type(left) is float or type(right) is float):
+            # Upstream compares as doubles, so a big integer loses its last digits.
+            left, right = float(left), float(right)
         return (left > right) - (left < right)
     kind = type(left)
     if kind is not type(right) or kind not in _ORDERED:
@@ -387,6 +448,9 @@ def size_of(value: object) -> int:
     return 1
 
 
+_YEAR_ONE = -62135596800 * NANOS  # Go's zero time
+
+
 def is_zero(value: object) -> bool:
     """Return whether a value is the zero of its type (for optional.ofNonZeroValue)."""
     if value is None:
@@ -395,7 +459,7 @@ def is_zero(value: object) -> bool:
         return not value
     if isinstance(value, Duration):
         return value.nanos == 0
-    return isinstance(value, Optional) and not value.present
+    return isinstance(value, Timestamp) and value.nanos == _YEAR_ONE
 
 
 def number_in_range(value: int, message: str, *, unsigned: bool = False) -> int:
