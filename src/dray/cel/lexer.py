@@ -48,6 +48,7 @@ class Token(NamedTuple):
     kind: str
     text: str
     offset: int
+    space: str = ""  # whitespace and comments before it
 
 
 def tokenize(complaints: Complaints) -> list[Token]:
@@ -55,6 +56,7 @@ def tokenize(complaints: Complaints) -> list[Token]:
     text = complaints.source.text
     tokens: list[Token] = []
     position = 0
+    space = ""
     while position < len(text):
         found = _TOKEN.match(text, position)
         if found is None:
@@ -66,10 +68,13 @@ def tokenize(complaints: Complaints) -> list[Token]:
         kind, word = str(found.lastgroup), found.group()
         if kind == "OP" or (kind == "IDENT" and word in KEYWORDS):
             kind = word
-        if kind != "SPACE":
-            tokens.append(Token(kind, word, position))
+        if kind == "SPACE":
+            space += word
+        else:
+            tokens.append(Token(kind, word, position, space))
+            space = ""
         position = found.end()
-    tokens.append(Token("EOF", "<EOF>", len(text)))
+    tokens.append(Token("EOF", "<EOF>", len(text), space))
     return tokens
 
 

@@ -58,6 +58,11 @@ class Complaints:
         if len(self._issues) < _MAX_ISSUES:
             self._issues.append(Issue(message, *self.source.locate(offset)))
 
+    def extend(self, other: Complaints) -> None:
+        """Add the complaints of another part of the compilation."""
+        self._count += other._count
+        self._issues += other._issues[: _MAX_ISSUES - len(self._issues)]
+
     def error(self) -> CompileError:
         """Return all complaints as one error."""
         issues = sorted(self._issues, key=lambda issue: (issue.line, issue.column))
@@ -76,7 +81,8 @@ class Complaints:
         ):
             return text
         snippet = snippet.replace("\t", " ")
-        dots = "".join("\uff0e" if ord(char) > 127 else "." for char in snippet[: issue.column])
-        here = snippet[issue.column : issue.column + 1]
+        column = max(issue.column, 0)
+        dots = "".join("\uff0e" if ord(char) > 127 else "." for char in snippet[:column])
+        here = snippet[column : column + 1]
         caret = "\uff3e" if here and ord(here) > 127 else "^"
         return f"{text}\n | {snippet}\n | {dots}{caret}"
