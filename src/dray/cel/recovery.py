@@ -37,6 +37,7 @@ from dray.cel.grammar import (
 from dray.cel.lexer import Token
 from dray.cel.source import Complaints
 
+MAX_REPORTS = 100
 MAX_RECOVERIES = 30
 MAX_SKIPPED = 256  # tokens, for one recovery
 MAX_DEPTH = 250
@@ -90,6 +91,7 @@ class Recovery:
         self._last_error = -1
         self._error_states: set[int] = set()
         self._n_recoveries = 0
+        self._n_reports = 0
         self._depth = 0
 
     def parse(self) -> Tree | None:
@@ -97,6 +99,8 @@ class Recovery:
         try:
             return self._walk_rule("start", 0)
         except _GiveUp:
+            # Upstream has not seen what lies behind.
+            self._complaints.forget_behind(self._token(1).offset)
             return None
 
     # --- tokens --------------------------------------------------------------------
@@ -128,6 +132,10 @@ class Recovery:
     def _note(self, message: str, token: Token) -> None:
         # An empty text has no column to point at.
         offset = token.offset if self._complaints.source.text else -2
+        if self._n_reports == MAX_REPORTS:
+            self._complaints.add(offset, f"Syntax error: More than {MAX_REPORTS} syntax errors")
+            raise _GiveUp
+        self._n_reports += 1
         self._complaints.add(offset, f"Syntax error: {message}")
 
     def _expected(self) -> frozenset[str]:

@@ -63,6 +63,13 @@ class Complaints:
         self._count += other._count
         self._issues += other._issues[: _MAX_ISSUES - len(self._issues)]
 
+    def forget_behind(self, offset: int) -> None:
+        """Drop the complaints about places behind an offset."""
+        last = self.source.locate(offset)
+        kept = [issue for issue in self._issues if (issue.line, issue.column) <= last]
+        self._count -= len(self._issues) - len(kept)
+        self._issues = kept
+
     def error(self) -> CompileError:
         """Return all complaints as one error."""
         issues = sorted(self._issues, key=lambda issue: (issue.line, issue.column))
