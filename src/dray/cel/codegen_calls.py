@@ -25,6 +25,7 @@ from dray.cel.functions import implementation
 from dray.cel.interpreter import member_key, not_equal
 from dray.cel.kinds import CelType
 from dray.cel.memory import OUTGROWING, memory_left_after
+from dray.cel.planning import PATTERN_ARGUMENT
 from dray.cel.ranges import LIST_BASE, MAP_BASE
 from dray.cel.syntax import Call, Fold, Ident, ListNode, Literal, MapNode, Node, Select
 from dray.cel.values import MISSING, equal, size_of
@@ -218,7 +219,9 @@ class CallWriter(AccessWriter):
 
     def _function(self, node: Call, scope: Scope, result: CelType | None = None) -> Code:
         arguments = ([] if node.target is None else [node.target]) + node.args
-        run = implementation(node.function, node.overloads)
+        position = PATTERN_ARGUMENT.get(node.function, len(arguments))
+        constant_pattern = position < len(arguments) and constant_value(arguments[position]) is not MISSING
+        run = implementation(node.function, node.overloads, constant_pattern=constant_pattern)
         folded = self._folded(node, run, arguments)
         if folded is not None:
             return folded

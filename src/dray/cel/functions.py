@@ -91,7 +91,9 @@ def _is_specific(kind: CelType) -> bool:
 _ANY_ELEMENTS = frozenset({"sort", "@sortByAssociatedKeys"})
 
 
-def implementation(function: str, overloads: tuple[str, ...]) -> Implementation:
+def implementation(
+    function: str, overloads: tuple[str, ...], *, constant_pattern: bool = False
+) -> Implementation:
     """Return the function for a call; it raises Fault on values it does not support."""
     operator = OPERATORS.get(function)
     if operator is not None:
@@ -119,19 +121,22 @@ def implementation(function: str, overloads: tuple[str, ...]) -> Implementation:
         except KeyError:
             run = chosen[key] = _choose(candidates, args)
         if run is None:
-            raise _refusal(function, args)
+            raise _refusal(function, args, constant_pattern=constant_pattern)
         return run(*args)
 
     return dispatch
 
 
-_TERSE = frozenset(["contains", "startsWith", "endsWith", "matches", "find", "findAll"])
+_TERSE = frozenset({"contains", "startsWith", "endsWith", "matches"})
+_TERSE_WITH_CONSTANT = frozenset({"find", "findAll"})
 _NAMED_ONLY = frozenset({"size", "sort", "@sortByAssociatedKeys"})
 
 
-def _refusal(function: str, args: tuple[object, ...]) -> Fault:
+def _refusal(function: str, args: tuple[object, ...], *, constant_pattern: bool) -> Fault:
     """Word the refusal as upstream does; that depends on how it implements the function."""
-    if function in _TERSE:
+    if function == "matches" and not constant_pattern and args and not isinstance(args[0], str):
+        return no_such_overload(function)
+    if function in _TERSE or (constant_pattern and function in _TERSE_WITH_CONSTANT):
         return no_such_overload()
     if function in _NAMED_ONLY:
         has_receiver = bool(args) and isinstance(args[0], str | Duration | Timestamp)

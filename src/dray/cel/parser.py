@@ -65,6 +65,8 @@ def parse(complaints: Complaints) -> Node | None:
     except _SyntaxStop:
         # What was noted on the way is found again.
         report_syntax_errors(complaints, tokens)
+        if not complaints:
+            complaints.add(parser.offset, "Syntax error: unexpected input")
         return None
     complaints.extend(parser.complaints)
     return None if complaints else node
@@ -77,6 +79,11 @@ class _Parser(NodeBuilder):
         self._index = 0
         self._token = tokens[0]
         self._rule_depth = {"expr": 0, "relation": 0, "calc": 0, "member": 0}
+
+    @property
+    def offset(self) -> int:
+        """Where parsing has got to."""
+        return self._token.offset
 
     # --- tokens ------------------------------------------------------------------
 
@@ -186,7 +193,9 @@ class _Parser(NodeBuilder):
         while self._token.kind == kind:
             self._advance()
             count += 1
-        if self._token.kind not in _STARTERS or self._token.kind in "!-":
+        if self._token.kind not in _STARTERS or self._token.kind == "!":
+            raise _SyntaxStop
+        if self._token.kind == "-" and self._tokens[self._index + 1].kind not in ("INT", "FLOAT"):
             raise _SyntaxStop
         node = self._member()
         if count % 2 == 0:

@@ -41,7 +41,7 @@ from dray.cel.values import equal
 FOLDED = frozenset(
     {"bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"}
 )
-_PATTERN_ARGUMENT = {"matches": 1, "find": 1, "findAll": 1}
+PATTERN_ARGUMENT = {"matches": 1, "find": 1, "findAll": 1}
 
 
 def plan(node: Node) -> Step:
@@ -108,7 +108,10 @@ def _call(node: Call) -> Step:
         optimized = _membership(node, args[0], args[1])
         if optimized is not None:
             return optimized
-    step = CallStep(node.id, node.function, overload, args, implementation(node.function, node.overloads))
+    position = PATTERN_ARGUMENT.get(node.function, len(args))
+    constant_pattern = position < len(args) and isinstance(args[position], Constant)
+    run = implementation(node.function, node.overloads, constant_pattern=constant_pattern)
+    step = CallStep(node.id, node.function, overload, args, run)
     return _folded(step)
 
 
@@ -123,7 +126,7 @@ def _folded(step: CallStep) -> Step:
         if isinstance(value, Failure):
             raise CompileError(f"program instantiation failed: {value.message}")
         return Constant(step.id, value)
-    position = _PATTERN_ARGUMENT.get(step.function)
+    position = PATTERN_ARGUMENT.get(step.function)
     if position is not None and position < len(step.args):
         pattern = step.args[position]
         if isinstance(pattern, Constant) and isinstance(pattern.value, str):

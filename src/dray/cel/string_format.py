@@ -74,9 +74,17 @@ class Clause(NamedTuple):
     precision: int
 
 
-def parse_template(template: str, n_arguments: int | None) -> list[str | Clause]:
-    """Split a template; raise FormatProblem. `n_arguments` None: do not count."""
-    pieces: list[str | Clause] = []
+def parse_template(template: str, n_arguments: int) -> list[str | Clause | FormatProblem]:
+    """Split a template. What is wrong with it is the last piece: what is wrong with earlier arguments comes first."""
+    pieces: list[str | Clause | FormatProblem] = []
+    try:
+        _split(template, n_arguments, pieces)
+    except FormatProblem as problem:
+        pieces.append(problem)
+    return pieces
+
+
+def _split(template: str, n_arguments: int, pieces: list[str | Clause | FormatProblem]) -> None:
     position = 0
     n_clauses = 0
     while position < len(template):
@@ -89,13 +97,12 @@ def parse_template(template: str, n_arguments: int | None) -> list[str | Clause]
             pieces.append("%")
             position = percent + 2
             continue
-        if n_arguments is not None and n_clauses >= n_arguments:
+        if n_clauses >= n_arguments:
             at_end = percent + 1 >= len(template)
             raise FormatProblem("unexpected end of string" if at_end else f"index {n_clauses} out of range")
         clause, position = _parse_clause(template, percent + 1)
         pieces.append(clause)
         n_clauses += 1
-    return pieces
 
 
 def _parse_clause(template: str, position: int) -> tuple[Clause, int]:
@@ -132,7 +139,7 @@ _LONGEST_KNOWN = 256  # characters
 
 
 @lru_cache(maxsize=1024)
-def _known_template(template: str, n_values: int) -> list[str | Clause]:
+def _known_template(template: str, n_values: int) -> list[str | Clause | FormatProblem]:
     """Parse a template, remembering it: loops use the same one over and over. Nobody changes the list."""
     return parse_template(template, n_values)
 
@@ -146,6 +153,8 @@ def format_string(template: str, values: list[object]) -> str:
         texts: list[str] = []
         length = 0
         for piece in pieces:
+            if isinstance(piece, FormatProblem):
+                raise Fault(str(piece))
             texts.append(piece if isinstance(piece, str) else _fill(piece, next(arguments)))
             length += len(texts[-1])
             if length > MAX_TEXT:
@@ -323,6 +332,8 @@ def check_template(template: str, arguments: list[Node]) -> None:
                 "google.protobuf.Any" if bad.type.kind == "any" else bad.type.name
             )
             raise FormatProblem(f"error during formatting: {complaint}", bad)
+    if pieces and isinstance(pieces[-1], FormatProblem):
+        raise pieces[-1]
     if len(arguments) > len(clauses):
         raise FormatProblem(
             f"too many arguments supplied to string.format (expected {len(clauses)}, got {len(arguments)})"
