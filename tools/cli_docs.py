@@ -38,6 +38,7 @@ NEGATIVE_ANSWERS = {
 }
 OTHER_CODES = {
     "run": "the command's own; 124, 127, 130: see [dray run](#dray-run)",
+    "hold": "the engine's own; 1: the engine is not installed; 124, 127, 130 as `dray run`",
     "shell": "the shell's own; 124, 127 as `dray run`",
     "attach": "the job's own; 127: it cannot start",
     "exec": "the command's own; 126: it cannot start",

@@ -146,10 +146,11 @@ class Machine:
             left.unlink()
         Path(self.socket).parent.rmdir()
 
-    def dray(self, *words):
+    def dray(self, *words, path=None):
+        environment = {**self.environment, **({"PATH": path} if path else {})}
         done = subprocess.run(
             [sys.executable, "-m", "dray", *words],
-            env=self.environment, capture_output=True, text=True, timeout=120, check=False,
+            env=environment, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
 
@@ -426,6 +427,41 @@ def test_limits_hold_and_the_queue_says_so(machine, people):
     _end_job(machine, bob, "free")
 
 
+def test_a_second_stop_with_less_grace_ends_a_job_that_ignores_the_first(machine, people):
+    ann = people[0]
+    script = "trap '' TERM; echo ready; while :; do sleep 0.2; done"
+    assert machine.run(ann, "stubborn", script, terminationGracePeriodSeconds=600)[0] == 201
+    machine.eventually(lambda: "ready" in str(machine.log_of(ann, "stubborn")), what="the job runs")
+    assert machine.ask(ann, "DELETE", f"{pods_of(ann)}/stubborn")[0] == 200
+    assert machine.ask(ann, "DELETE", f"{pods_of(ann)}/stubborn?gracePeriodSeconds=1")[0] == 200
+    gone = f"{pods_of(ann)}/stubborn"
+    machine.eventually(lambda: machine.ask(ann, "GET", gone)[0] == 404, 60, "it is ended")
+
+
+def test_a_container_engine_gets_the_devices_of_the_job(machine):
+    folder = machine.folder / "bin"
+    folder.mkdir()
+    engine = folder / "podman"
+    engine.write_text('#!/bin/sh\nfor word in "$@"; do echo "[$word]"; done\nexit 9\n')
+    engine.chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    code, out, err = machine.dray(
+        "hold", "--device", "gpu.nvidia.com", "--", "podman", "run", "x", "ls", path=path
+    )
+    assert code == 9, err
+    words = out.splitlines()
+    assert words[:2] == ["[run]", "[--env]"]
+    assert words[2].startswith("[DRAY_DEVICE_GPU_0=gpu.nvidia.com/dgx-h100-1/gpu-")
+    assert words[-2:] == ["[x]", "[ls]"]
+    code, out, err = machine.dray("run", "--image", "x", "--device", "gpu.nvidia.com", "--", "ls", path=path)
+    assert code == 9, err
+    assert out.splitlines()[-2:] == ["[x]", "[ls]"]
+    assert "DRAY_DEVICE_GPU_0=" in out
+    code, _, err = machine.dray("run", "--image", "x", "--", "ls", path=str(machine.folder))
+    assert code == 2
+    assert "needs a container engine" in err
+
+
 def test_fair_share_orders_and_a_low_job_is_evicted_with_notice(machine, people):
     ann, bob, eve = people
     assert machine.dray("user", "limit", ann.pw_name, "--clear")[0] == 0
@@ -452,6 +488,22 @@ def test_fair_share_orders_and_a_low_job_is_evicted_with_notice(machine, people)
     assert machine.phase(ann, "next-ann") == "Pending"
     for person, name in ((ann, "most"), (ann, "next-ann"), (bob, "next-bob"), (eve, "low")):
         _end_job(machine, person, name)
+
+
+def test_a_job_that_waits_is_not_told_the_names_of_other_peoples_jobs(machine, people):
+    ann, bob, _ = people
+    _gpu_job(machine, ann, "secret-plan", count=8)
+    machine.eventually(lambda: machine.phase(ann, "secret-plan") == "Running", 120, "the job of ann")
+    _gpu_job(machine, bob, "asks")
+    reason = machine.eventually(lambda: _waits(machine, bob, "asks"), 60, "the reason")
+    assert f"in use (by user-{ann.pw_name})" in reason
+    for target in (f"{pods_of(bob)}/asks", f"/api/v1/namespaces/user-{bob.pw_name}/events",
+                   "/api/v1/namespaces/kube-system/configmaps/dray-queue"):  # fmt: skip
+        status, answer = machine.ask(bob, "GET", target)
+        assert status == 200
+        assert "secret-plan" not in json.dumps(answer)
+    _end_job(machine, bob, "asks")
+    _end_job(machine, ann, "secret-plan")
 
 
 def test_after_kills_and_a_reboot_jobs_queue_and_records_are_back(tmp_path_factory, people):

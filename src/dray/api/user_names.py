@@ -20,6 +20,10 @@ ADMIN_BINDING_PREFIX: Final = "dray:admin:"  # the user's name follows
 UMASK_ANNOTATION: Final = "dray.dev/umask"  # of pods: three octal digits, for the processes of the pod
 PRIVATE_TMP_ANNOTATION: Final = "dray.dev/private-tmp"  # of pods: "true" for a /tmp of their own
 LOGIN_PATH: Final = "/dray/v1/login"
+EDITS_VARIABLE: Final = (
+    "DRAY_DEVICE_EDITS"  # what CDI says of the devices of a job, as JSON, if its pod asks for it
+)
+TELL_EDITS_ANNOTATION: Final = "dray.dev/tell-edits"  # of pods: "true" for that variable
 SOCKET: Final = "/run/dray/api.sock"  # where the system of a shared machine listens
 
 _NAMESPACE_PREFIX = "user-"

@@ -6,7 +6,7 @@ Each list is a table of columns over rows: `-o json` and `-o yaml` print the row
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -15,10 +15,12 @@ from dray.api.quantity import parse_quantity
 from dray.api.resource import DeviceRequest, ResourceClaim
 from dray.api.well_known import NUMA_NODE, PCIE_ROOT
 from dray.cli.arguments import add_flags, did_you_mean
+from dray.cli.get_filters import add_filter_flags, row_filter
 from dray.cli.live import add_watch_flags, show
 from dray.cli.output import CommandError, add_output_flag, as_data, as_table, say
 from dray.cli.sources import add_source_flags, need
 from dray.client import key_of
+from dray.scheduler import NotReady, claim_keys
 from dray.sim.snapshot import Snapshot
 from dray.workbench.inventory import DeviceRow, Inventory, PoolRow
 
@@ -33,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="only this node, claim, pool or device")
     parser.add_argument("-a", "--all", action="store_true", help="include free partitions (MIG placements)")
     add_flags(parser, "--namespace", help="only claims of this namespace")
+    add_filter_flags(parser)
     add_output_flag(parser, "table", "wide", "tree")
     add_watch_flags(parser)
     add_source_flags(parser)
@@ -49,11 +52,14 @@ def listing(snapshot: Snapshot, args: argparse.Namespace) -> str:
     need(snapshot, needed)
     inventory = Inventory(snapshot)
     rows_of, columns, data_of = _LISTS[args.what]
+    keep = row_filter(args, inventory)
     rows = rows_of(inventory, args)
+    is_known = bool(rows)
+    rows = [row for row in rows if keep(row)]
     if args.what == "devices":
         for key, use in inventory.lost:
             say(f"warning: {use.claim} holds {'/'.join(key)}, which is no longer published")
-    if args.name is not None and not rows:
+    if args.name is not None and not is_known:
         known = _names(inventory, args.what)
         raise CommandError(
             f"there are no {args.what} of {args.name!r}", did_you_mean(args.name, known, "known")
@@ -210,32 +216,50 @@ _POOL: Columns = {
 
 
 def _claim_rows(inventory: Inventory, args: argparse.Namespace) -> list[Row]:
+    finished = finished_claims(inventory.snapshot)
     return [
-        _claim(inventory, claim)
+        _claim(inventory, claim, finished)
         for claim in inventory.snapshot.claims
         if args.namespace in (None, claim.metadata.namespace) and args.name in (None, claim.metadata.name)
     ]
 
 
-def _claim(inventory: Inventory, claim: ResourceClaim) -> Row:
+def _claim(inventory: Inventory, claim: ResourceClaim, finished: Collection[str]) -> Row:
     devices = inventory.of_claim(key_of(claim.metadata))
     return {
         "namespace": claim.metadata.namespace,
         "name": claim.metadata.name,
-        "state": claim_state(claim),
+        "state": claim_state(claim, finished),
         "wants": [_wanted(request) for request in claim.spec.devices.requests],
+        "classes": sorted({name for request in claim.spec.devices.requests for name in _classes(request)}),
         "node": ",".join(sorted({row.node for row in devices if row.node})) or None,
         "devices": ["/".join(row.key) for row in devices],
         "pods": [user.name for user in claim.status.reserved_for],
     }
 
 
-def claim_state(claim: ResourceClaim) -> str:
-    """Return one word for a claim: pending, allocated or reserved."""
-    state = "pending"
+def finished_claims(snapshot: Snapshot) -> set[str]:
+    """Return the claims whose pods are all over: they hold nothing, and wait for nothing."""
+    over: set[str] = set()
+    living: set[str] = set()
+    for pod in snapshot.pods:
+        keys = claim_keys(pod)
+        if not isinstance(keys, NotReady):
+            (over if pod.status.phase in ("Succeeded", "Failed") else living).update(keys)
+    return over - living
+
+
+def claim_state(claim: ResourceClaim, finished: Collection[str] = ()) -> str:
+    """Return one word for a claim: pending, allocated, reserved, or finished with its pods."""
+    state = "finished" if key_of(claim.metadata) in finished else "pending"
     if claim.status.allocation is not None:
         state = "reserved" if claim.status.reserved_for else "allocated"
     return state + (",deleting" if claim.metadata.deletion_timestamp is not None else "")
+
+
+def _classes(request: DeviceRequest) -> list[str]:
+    options = [request.exactly] if request.exactly else request.first_available
+    return [each.device_class_name for each in options]
 
 
 def _wanted(request: DeviceRequest) -> str:
@@ -269,7 +293,8 @@ def _node_rows(inventory: Inventory, args: argparse.Namespace) -> list[Row]:
                 count["free"] += row.state == "free"
                 count["total"] += 1
         pods = sum(pod.spec.node_name == node for pod in inventory.snapshot.pods) if node else 0
-        rows.append({"node": node or "*", "devices": devices, "pods": pods})
+        drivers = sorted({pool.driver for pool in pools})
+        rows.append({"node": node or "*", "devices": devices, "pods": pods, "drivers": drivers})
     return rows
 
 

@@ -76,6 +76,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Use": {
         "run": ("dray.cli.run", "run a command with devices: claim, pod, logs and exit code in one line"),
+        "hold": (
+            "dray.cli.hold",
+            "run a container engine of this machine (docker, podman, apptainer) with devices",
+        ),
         "shell": ("dray.cli.shell", "open an interactive session with devices, which ends with the terminal"),
         "ps": ("dray.cli.ps", "list jobs: who runs what on which devices, and until when"),
         "logs": ("dray.cli.logs", "print the output of a job"),
@@ -132,6 +136,7 @@ _REPORT_THEMSELVES = frozenset(
         "up",
         "twin",
         "run",
+        "hold",
         "shell",
         "logs",
         "attach",

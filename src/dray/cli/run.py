@@ -5,7 +5,8 @@ pod; the scheduler waits for it. Whatever happens after that (the command ends, 
 deleted, and the claim with it.
 
 Where nodes run commands as processes (`dray up` without runc), the job gets the caller's directory and environment
-and can be used like the command itself. Elsewhere it runs in the image, with what `--workdir` and `--env` say.
+and can be used like the command itself. With `--image` a container engine of that machine runs the
+image (`container_engines`). Elsewhere the job runs in the image, with what `--workdir` and `--env` say.
 Ctrl-C asks the job to stop (SIGTERM, and SIGKILL after its grace period); a second Ctrl-C ends it at once.
 """
 
@@ -16,7 +17,9 @@ import asyncio
 import os
 import re
 import secrets
+import shutil
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -35,6 +38,7 @@ from dray.cli.job_flags import (
     working_directory,
 )
 from dray.cli.output import CommandError, plural, say
+from dray.workbench.container_engines import FOR_IMAGES, image_command
 from dray.workbench.run_manifests import (
     DeviceFlags,
     Job,
@@ -119,11 +123,21 @@ def add_device_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_image_flag(parser: argparse.ArgumentParser) -> None:
+    """Add `--image`."""
+    parser.add_argument(
+        "--image",
+        metavar="IMAGE",
+        help=f"container image (default: {DEFAULT_IMAGE}, or none where nodes run commands as processes)",
+    )
+    parser.set_defaults(is_engine=False)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
     add_device_flags(parser)
-    add("--image", metavar="IMAGE", default=DEFAULT_IMAGE, help=f"container image (default: {DEFAULT_IMAGE})")
+    add_image_flag(parser)
     add_job_flags(parser)
     add("--name", metavar="NAME", help="name of the pod and of the claim (default: run- and six characters)")
     add(
@@ -151,7 +165,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run; the exit code is the command's, 124 after a timeout, 127 if it cannot start, 2 for bad input."""
-    if not args.words and args.image == DEFAULT_IMAGE:
+    if not args.words and args.image is None:
         raise CommandError("no command", "put it after --, for example: -- nvidia-smi")
     return start(args)
 
@@ -233,20 +247,58 @@ async def _run(args: argparse.Namespace) -> int:
 
 async def make_job(client: Client, args: argparse.Namespace, namespace: str) -> Job:
     """Return the job that the flags describe, for the way in which this cluster runs commands."""
-    inherits = args.image == DEFAULT_IMAGE and await runs_processes(client)
+    has_processes = await runs_processes(client)
+    if args.is_engine and not has_processes:
+        raise CommandError(
+            "the nodes of this cluster run images, not the container engine of this machine",
+            "`dray run --image IMAGE` runs an image there",
+        )
+    directory = working_directory(args, inherits=has_processes)
+    by_engine = has_processes and (args.is_engine or args.image is not None)
+    command = tuple(args.words)
+    if has_processes and args.image is not None:
+        command = _engine_command(args, directory)
+    if by_engine:
+        command = (sys.executable, "-m", "dray.cli.engine_job", *command)
     return Job(
         name=args.name or f"run-{secrets.token_hex(3)}",
         namespace=namespace,
-        image=args.image,
-        command=tuple(args.words),
-        environment=environment(args, os.environ, inherits=inherits),
-        working_directory=working_directory(args, inherits=inherits),
+        image=args.image or DEFAULT_IMAGE,
+        command=command,
+        environment=environment(args, os.environ, inherits=has_processes),
+        working_directory=directory,
+        tells_edits=by_engine,
         resources=resources(args),
         seconds=args.time,
         priority=args.priority,
         after=args.after,
         has_private_tmp=args.private_tmp,
         has_devices=bool(args.devices),
+    )
+
+
+def _engine_command(args: argparse.Namespace, directory: str) -> tuple[str, ...]:
+    """Return the command of a container engine of this machine that runs the image."""
+    program = next((found for name in FOR_IMAGES if (found := shutil.which(name))), None)
+    if program is None:
+        raise CommandError(
+            f"--image {args.image} needs a container engine: the nodes of this machine run commands as processes",
+            f"install one of {', '.join(FOR_IMAGES)}, or leave out --image to run the command on the machine itself",
+        )
+    named = argparse.Namespace(env=args.env, clean_env=True)
+    return tuple(
+        image_command(
+            program,
+            args.image,
+            args.words,
+            uid=os.getuid(),
+            gid=os.getgid(),
+            directory=directory,
+            environment=environment(named, os.environ, inherits=True),
+            with_stdin=args.stdin,
+            with_tty=args.tty,
+            has_crun=shutil.which("crun") is not None,
+        )
     )
 
 

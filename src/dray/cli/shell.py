@@ -13,12 +13,7 @@ from dray.cli.job_flags import add_job_flags
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     running.add_device_flags(parser)
-    parser.add_argument(
-        "--image",
-        metavar="IMAGE",
-        default=running.DEFAULT_IMAGE,
-        help=f"container image (default: {running.DEFAULT_IMAGE})",
-    )
+    running.add_image_flag(parser)
     add_job_flags(parser)
     parser.add_argument("--name", metavar="NAME", help="name of the job (default: run- and six characters)")
     parser.add_argument(
@@ -33,8 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Open a shell; the exit code is the shell's."""
-    has_image = args.image != running.DEFAULT_IMAGE
-    args.words = ["sh" if has_image else os.environ.get("SHELL") or "sh"]
+    args.words = ["sh" if args.image is not None else os.environ.get("SHELL") or "sh"]
     args.stdin = args.tty = True
     args.array, args.after, args.detach, args.keep, args.dry_run = None, "", False, False, False
     return running.start(args)

@@ -169,7 +169,7 @@ def draw_text(inventory: Inventory, *, width: int = 0, colour: bool = False) -> 
             lines.append(line.rstrip())
     if owners:
         lines.append("")
-        lines += [f"  {_paint(letters[owner], colours.get(owner))} {owner}" for owner in owners]
+        lines += [f"  {painted(letters[owner], colours.get(owner))} {owner}" for owner in owners]
     lines.append("  . free   x tainted   - blocked by a partition" if rows else "no devices are published")
     return "\n".join(lines) + "\n"
 
@@ -184,11 +184,12 @@ def _cell(box: Box, letters: dict[str, str], colours: dict[str, str]) -> tuple[s
             max(round(part.start * slots) + 1, round((part.start + part.size) * slots)),
         )
         owners[first:last] = [part.owner] * (min(last, slots) - first)
-    text = "".join(_paint(letters[owner], colours.get(owner)) if owner else empty for owner in owners)
+    text = "".join(painted(letters[owner], colours.get(owner)) if owner else empty for owner in owners)
     return f"[{text}]", slots + 2
 
 
-def _paint(letter: str, colour: str | None) -> str:
+def painted(letter: str, colour: str | None) -> str:
+    """Return text on a ground of this colour, for a terminal; without a colour as it is."""
     if colour is None:
         return letter
     red, green, blue = (int(colour[index : index + 2], 16) for index in (1, 3, 5))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dray.api.json_types import JsonObject
-from dray.api.user_names import PRIVATE_TMP_ANNOTATION
+from dray.api.user_names import PRIVATE_TMP_ANNOTATION, TELL_EDITS_ANNOTATION
 from dray.api.well_known import (
     AFTER_ANNOTATION,
     AFTER_GATE,
@@ -107,6 +107,7 @@ class Job:
     after: str = ""  # the job that must have ended first
     has_devices: bool = True
     has_private_tmp: bool = False
+    tells_edits: bool = False  # the command gets what CDI says of its devices, see EDITS_VARIABLE
 
 
 def literal(text: str) -> str:
@@ -145,10 +146,15 @@ def pod_manifest(job: Job) -> JsonObject:
         "namespace": job.namespace,
         "labels": {MANAGED_BY_LABEL: RUN_MANAGER},
     }
-    if job.has_private_tmp:
-        metadata["annotations"] = {PRIVATE_TMP_ANNOTATION: "true"}
+    wanted = {
+        PRIVATE_TMP_ANNOTATION: "true" if job.has_private_tmp else "",
+        TELL_EDITS_ANNOTATION: "true" if job.tells_edits else "",
+        AFTER_ANNOTATION: job.after,
+    }
+    annotations = {name: value for name, value in wanted.items() if value}
+    if annotations:
+        metadata["annotations"] = annotations
     if job.after:
-        metadata["annotations"] = {**metadata.get("annotations", {}), AFTER_ANNOTATION: job.after}
         spec["schedulingGates"] = [{"name": AFTER_GATE}]
     spec["containers"] = [container]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -100,6 +100,12 @@ def test_top_prints_once_where_there_is_no_terminal(busy, capsys):
     assert "claims: 1 reserved, 0 allocated, 0 pending" in text
     assert "NVIDIA H100 80GB HBM3" in text
     assert "default/c (train)" in text
+    assert "gpu-0,gpu-1" in text
+
+
+def test_top_has_a_line_for_each_device_if_asked(busy, capsys):
+    text = out(capsys, "top", "--against", busy, "--by", "device")
+    assert sum("default/c (train)" in line for line in text.splitlines()) == 2
 
 
 def test_top_as_data_counts_models(busy, capsys):

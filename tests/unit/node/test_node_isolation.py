@@ -1,6 +1,7 @@
 """Jobs of people, started by an agent that is root: identity, login environment, own /dev, own cgroups. Real processes."""
 
 import asyncio
+import json
 import os
 import pwd
 import stat
@@ -15,7 +16,7 @@ from dray.api.podspec import RunPod
 from dray.node.runtime import ContainerId, StartError
 from dray.node.runtime.contract import Launch
 from dray.node.runtime.credentials import Credentials
-from dray.node.runtime.isolation import isolation_record, wants_isolation
+from dray.node.runtime.isolation import engine_nodes, isolation_record, wants_isolation
 from dray.node.runtime.limits import Limits, agent_group
 from dray.node.runtime.process import ProcessRuntime
 
@@ -301,3 +302,35 @@ def test_limits_are_written_as_the_version_of_cgroups_wants(tmp_path, version):
 
 def test_without_cgroups_there_are_none(tmp_path):
     assert Limits(tmp_path).make("u", "main-0", {"memory": "1Gi"}) == []
+
+
+@root_only
+async def test_a_job_sees_the_processes_of_its_user_only(jobs, ann):
+    before = Path("/proc/mounts").read_text()
+    script = "sleep 60 & test -d /proc/$! && echo mine; test -d /proc/1 && echo theirs; kill $!"
+    code, told = await jobs.run(ann, script)
+    if tuple(map(int, os.uname().release.split(".")[:2])) < (5, 8):
+        assert told == ["mine", "theirs"]
+    else:
+        assert (code, told) == (0, ["mine"])
+    assert Path("/proc/1").is_dir()
+    assert Path("/proc/mounts").read_text() == before, "the machine's /proc is as it was"
+
+
+@root_only
+async def test_an_engine_gets_nodes_that_everybody_may_open_and_no_others(tmp_path):
+    for name, mode in (("open", 0o666), ("closed", 0o600)):
+        os.mknod(tmp_path / name, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        os.chmod(tmp_path / name, mode)
+    (tmp_path / "file").write_text("")
+    paths = [str(tmp_path / name) for name in ("open", "closed", "file", "absent")]
+    (node,) = engine_nodes(paths)
+    assert (node.path, node.type, node.major, node.minor) == (paths[0], "c", 1, 3)
+
+
+@root_only
+async def test_a_job_that_asks_is_told_what_cdi_says_of_its_devices(jobs, ann):
+    code, told = await jobs.run(ann, "echo $DRAY_DEVICE_EDITS", annotations={"dray.dev/tell-edits": "true"})
+    assert (code, json.loads(told[0])) == (0, {})
+    code, told = await jobs.run(ann, "echo x$DRAY_DEVICE_EDITS")
+    assert (code, told) == (0, ["x"])

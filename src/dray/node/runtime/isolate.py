@@ -6,7 +6,8 @@
 The new /dev holds the standard devices, the terminals, a shared memory folder of its own, and the device nodes of the
 record; nothing else of the host's /dev can be reached. Who is not root cannot make device nodes, so a
 program can open those that it was given and no others. Mounts of the host that come later are seen (the namespace is
-a slave), those made inside are not seen outside.
+a slave), those made inside are not seen outside. /proc shows a process of a user the processes of that user only, where
+the kernel can do that for one mount (5.8).
 
 RECORD is a file of fields that end with NUL: the container's folder, `private` if it gets a /tmp of its own (else empty), then for each device its path, type (c, b
 or p), major, minor, mode, uid and gid. A failure is written to the container's log and exit code (126), since nobody
@@ -23,6 +24,7 @@ _CLONE_NEWNS = 0x00020000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_MOVE = 2, 4, 8, 4096, 8192
 _MS_REC, _MS_SLAVE = 16384, 1 << 19
 _FIELDS = 7  # of a device
+_PROC_PER_MOUNT = (5, 8)  # before that version of Linux the option would change the host's /proc
 _STANDARD = (
     ("null", 1, 3),
     ("zero", 1, 5),
@@ -72,6 +74,7 @@ def isolate(folder: str, has_private_tmp: bool, devices: list[list[str]]) -> Non
         os.mknod(place, int(mode) | _KINDS[kind], os.makedev(int(major), int(minor)))
         os.chown(place, int(uid), int(gid))
     _call("mount", stage.encode(), b"/dev", None, _MS_MOVE, None)
+    _hide_processes_of_others()
     if has_private_tmp:
         # A folder of the container, not memory: it goes with the container, and counts as disk.
         private = f"{folder}/tmp"
@@ -89,6 +92,16 @@ def isolate(folder: str, has_private_tmp: bool, devices: list[list[str]]) -> Non
                 None,
             )
         _call("mount", private.encode(), b"/tmp", None, _MS_BIND | _MS_REC, None)
+
+
+def _hide_processes_of_others() -> None:
+    try:
+        major, minor = (int(number) for number in os.uname().release.split(".")[:2])
+        if (major, minor) >= _PROC_PER_MOUNT:
+            flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+            _call("mount", b"proc", b"/proc", b"proc", flags, b"hidepid=2")
+    except (OSError, ValueError):
+        return  # a container whose own /proc is covered may not make one: the job sees that one
 
 
 def join(pid: int, groups: list[str]) -> None:

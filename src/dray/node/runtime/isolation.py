@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -19,11 +21,13 @@ from pathlib import Path, PurePosixPath
 
 from dray.api.cdi import CdiError, DeviceNode
 from dray.api.podspec import RunPod
-from dray.api.user_names import PRIVATE_TMP_ANNOTATION
+from dray.api.user_names import PRIVATE_TMP_ANNOTATION, TELL_EDITS_ANNOTATION
 from dray.node.cdi import complete_node
 from dray.node.runtime.credentials import Credentials
 
 _SCRIPT = str(Path(__file__).with_name("isolate.py"))
+_FOR_ENGINES = ("/dev/fuse", "/dev/net/tun")
+_OPEN_TO_ALL = 0o006
 _PYTHON = (
     sys.executable,
     "-I",
@@ -41,6 +45,28 @@ def wants_isolation(credentials: Credentials, own: Credentials) -> bool:
 def wants_private_tmp(pod: RunPod) -> bool:
     """Return whether a pod asks for a /tmp of its own."""
     return (pod.metadata.annotations or {}).get(PRIVATE_TMP_ANNOTATION) == "true"
+
+
+def tells_edits(pod: RunPod) -> bool:
+    """Return whether a pod wants to know what CDI says of its devices: it runs a container engine."""
+    return (pod.metadata.annotations or {}).get(TELL_EDITS_ANNOTATION) == "true"
+
+
+def engine_nodes(paths: Iterable[str] = _FOR_ENGINES) -> list[DeviceNode]:
+    """Return the device nodes without which a container engine of an ordinary user has no network or no files.
+
+    They are no hardware; a node that the machine has closed to its users stays closed in jobs.
+    """
+    found = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        if stat.S_ISCHR(status.st_mode) and status.st_mode & _OPEN_TO_ALL == _OPEN_TO_ALL:
+            major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
+            found.append(DeviceNode(path=path, type="c", major=major, minor=minor, file_mode=0o666))
+    return found
 
 
 def isolation_record(

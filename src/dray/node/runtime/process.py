@@ -35,8 +35,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dray.api.cdi import CdiError, Hook
+import msgspec
+
+from dray.api.cdi import CdiError, ContainerEdits, Hook
 from dray.api.parsing import load_json
+from dray.api.user_names import EDITS_VARIABLE
 from dray.host.private_files import give_volume, make_private_folder, write_private_text
 from dray.node.cdi import merge_env
 from dray.node.logs import LogFile, LogPump
@@ -52,9 +55,11 @@ from dray.node.runtime.credentials import (
 )
 from dray.node.runtime.hooks import run_hook
 from dray.node.runtime.isolation import (
+    engine_nodes,
     isolated_line,
     isolation_record,
     joining_line,
+    tells_edits,
     wants_isolation,
     wants_private_tmp,
 )
@@ -86,6 +91,7 @@ read -r _ <&6
 kill -KILL 0
 """
 _RECORD = "env.json"  # environment, directory and credentials of a container
+_MOST_EDITS = 64 * 1024  # bytes; Linux takes 128 KiB in one variable
 _NO_PRIVATE_TMP = (
     "a private /tmp needs an agent that is root and a container that is not, or the runtime runc"
 )
@@ -113,6 +119,18 @@ class _Running:
     pidfd: int = -1
     done: int = -1  # the pipe through which the shim says that the command has ended
     is_isolated: bool = False  # it has a /dev, and so a mount namespace, of its own
+
+
+def _edits_text(edits: ContainerEdits, *, is_isolated: bool) -> str:
+    """Return what CDI says of a container's devices, for a program that hands them on; raises StartError."""
+    if is_isolated:  # its /dev has the nodes under the names that they shall have
+        nodes = [msgspec.structs.replace(node, host_path="") for node in edits.device_nodes]
+        edits = msgspec.structs.replace(edits, device_nodes=nodes)
+    text = msgspec.json.encode(edits).decode()
+    if len(text) > _MOST_EDITS:
+        message = f"CDI says more of the devices ({len(text)} bytes) than a variable may hold ({_MOST_EDITS})"
+        raise StartError("CreateContainerError", message)
+    return text
 
 
 class ProcessRuntime:
@@ -143,7 +161,7 @@ class ProcessRuntime:
             is_isolated = wants_isolation(credentials, self._own)
             if is_isolated:
                 has_tmp = wants_private_tmp(launch.pod)
-                nodes = launch.edits.device_nodes
+                nodes = [*launch.edits.device_nodes, *(engine_nodes() if tells_edits(launch.pod) else ())]
                 record = isolation_record(folder, nodes, credentials, has_private_tmp=has_tmp)
                 write_private_text(folder / _ISOLATION, record)
             elif wants_private_tmp(launch.pod) and not self._has_own_tmp:
@@ -253,6 +271,9 @@ class ProcessRuntime:
         if uid != self._own.uid:
             base = merge_env(base, login_environment(uid))
         env = merge_env([*base, *launch.env, f"DRAY_MOUNTS={json.dumps(mounts)}"], launch.edits.env)
+        if tells_edits(launch.pod):
+            is_isolated = wants_isolation(self._credentials(launch), self._own)
+            env.append(f"{EDITS_VARIABLE}={_edits_text(launch.edits, is_isolated=is_isolated)}")
         path = next(variable[5:] for variable in env if variable.startswith("PATH="))
         if shutil.which(command[0], path=path) is None:
             raise StartError(
