@@ -45,6 +45,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="metrics page of the accelerators (default: /metrics of the API server)",
     )
+    run_parser.add_argument(
+        "--autoscaling",
+        action="store_true",
+        help="also try whether a node comes for a pod that finds no device, and goes again",
+    )
     run_parser.add_argument("--html", type=Path, metavar="FILE", help="write a page, too")
     run_parser.add_argument(
         "--checklist", type=Path, metavar="FILE", help="write the official YAML form, too"
@@ -96,7 +101,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from dray.cli.arguments import did_you_mean
-    from dray.workbench.conformance.checks import CHECKS
+    from dray.workbench.conformance.checks import CHECKS, CHECKS_ON_REQUEST
     from dray.workbench.conformance.report import as_html, checklist, failed
     from dray.workbench.conformance.requirements import asked
 
@@ -104,7 +109,8 @@ def _run(args: argparse.Namespace) -> int:
         raise CommandError(
             f"--metrics-url {args.metrics_url[:80]!r} is not an address", "it begins with http:// or https://"
         )
-    known = [each.id for each in asked(args.version) if each.id in CHECKS]
+    wanted = {**CHECKS, **(CHECKS_ON_REQUEST if args.autoscaling else {})}
+    known = [each.id for each in asked(args.version) if each.id in wanted]
     for name in args.checks:
         if name not in known:
             raise CommandError(f"{args.version} has no check {name!r}", did_you_mean(name, known, "checks"))
@@ -128,7 +134,7 @@ def _run(args: argparse.Namespace) -> int:
 async def _verdicts(args: argparse.Namespace, names: list[str]) -> dict[str, Verdict]:
     from dray.cli.progress import doing
     from dray.cli.sources import connect
-    from dray.workbench.conformance.checks import CHECKS, run_check
+    from dray.workbench.conformance.checks import CHECKS, CHECKS_ON_REQUEST, run_check
     from dray.workbench.conformance.trials import Trials
 
     found: dict[str, Verdict] = {}
@@ -142,7 +148,8 @@ async def _verdicts(args: argparse.Namespace, names: list[str]) -> dict[str, Ver
             )
             await trials.begin()
             try:
-                found[name] = await run_check(CHECKS[name], trials, args.metrics_url)
+                check = CHECKS.get(name) or CHECKS_ON_REQUEST[name]
+                found[name] = await run_check(check, trials, args.metrics_url)
             finally:
                 await trials.end()
     return found

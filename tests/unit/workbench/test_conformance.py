@@ -1,5 +1,7 @@
 """The AI conformance checks: each passes on a cluster that works, and fails by the fault it is there for."""
 
+import dataclasses
+
 import pytest
 
 from dray.client import NotFound
@@ -10,6 +12,7 @@ from dray.workbench.conformance import checks
 from dray.workbench.conformance.checks import IMPLEMENTED, NOT, NOT_APPLICABLE, PARTLY, Environment, Verdict
 from dray.workbench.conformance.report import as_html, checklist, failed
 from dray.workbench.conformance.requirements import REQUIREMENTS, VERSIONS, asked
+from dray.workbench.doctor import Finding
 
 HEALTHY = {
     "served": True,  # resource.k8s.io/v1
@@ -17,6 +20,8 @@ HEALTHY = {
     "places": True,  # pods that fit are bound
     "splits": False,  # a member of a gang is bound alone
     "log": {"holder": "GPU=0\nA=1", "bystander": "A=1"},
+    "grows": True,  # nodes come for pods that wait
+    "shrinks": True,  # and go again
     "metrics": 'gpu_utilization{gpu="0"} 1\ngpu_memory_used{gpu="0"} 1\n',
 }
 
@@ -46,6 +51,7 @@ class Trials:
     def __init__(self, faults):
         self.faults, self.client = faults, Client(faults)
         self.claims, self.groups = {}, {}
+        self.nodes = {"old"}
 
     async def claim(self, name, class_name, **exactly):
         self.claims[name] = exactly
@@ -58,6 +64,7 @@ class Trials:
 
     async def until(self, name, holds, seconds=None):
         bound = self.faults["splits"] if name.startswith("impossible") else self.faults["places"]
+        self.nodes |= {"new"} if self.faults["grows"] and name.startswith("scale-") else set()
         pod = {"spec": {"nodeName": "n"}, "status": {"phase": "Succeeded"}}
         return pod if bound and holds(pod) else None
 
@@ -71,8 +78,12 @@ class Trials:
     async def why(self, pod):
         return "FailedScheduling: because"
 
+    async def until_nodes(self, holds, seconds):
+        return frozenset(self.nodes) if holds(frozenset(self.nodes)) else None
+
     async def drop(self, *pods):
-        pass
+        if self.faults["shrinks"]:
+            self.nodes = {"old"}
 
 
 def hardware(*profiles):
@@ -87,7 +98,9 @@ def hardware(*profiles):
 
 async def verdict(name, profile="dgx-h100", **faults):
     profiles = [profile] if profile else []
-    return await checks.CHECKS[name](Environment(Trials({**HEALTHY, **faults}), hardware(*profiles)))
+    return await {**checks.CHECKS, **checks.CHECKS_ON_REQUEST}[name](
+        Environment(Trials({**HEALTHY, **faults}), hardware(*profiles))
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,6 +113,7 @@ async def verdict(name, profile="dgx-h100", **faults):
         ("gpu_sharing", "l40s-timesliced"),
         ("high_performance_networking", "dgx-h100"),
         ("accelerator_metrics", "dgx-h100"),
+        ("cluster_autoscaling", "dgx-h100"),
     ],
 )
 async def test_a_check_holds_on_a_cluster_that_works(name, profile):
@@ -119,6 +133,9 @@ async def test_a_check_holds_on_a_cluster_that_works(name, profile):
         ("gang_scheduling", {"splits": True}, NOT, "although the other one fits nowhere"),
         ("gang_scheduling", {"places": False}, NOT, "was not placed"),
         ("high_performance_networking", {"places": False}, NOT, "does not run"),
+        ("cluster_autoscaling", {"places": False}, NOT, "no node came"),
+        ("cluster_autoscaling", {"grows": False}, PARTLY, "no node came: devices became free"),
+        ("cluster_autoscaling", {"shrinks": False}, PARTLY, "still there"),
         ("accelerator_metrics", {"metrics": ""}, NOT, "--metrics-url"),
         ("accelerator_metrics", {"metrics": 'x_utilization{device="0"} 1\n'}, PARTLY, "no series for memory"),
     ],
@@ -139,6 +156,38 @@ async def test_shares_on_two_devices_are_not_sharing_and_a_share_that_is_refused
 )
 async def test_without_hardware_a_check_does_not_apply(name):
     assert (await verdict(name, "")).status == NOT_APPLICABLE
+
+
+async def test_autoscaling_asks_for_one_device_more_than_are_free():
+    trials = Trials(HEALTHY)
+    found = await checks.cluster_autoscaling(Environment(trials, hardware("workstation")))
+    assert len(trials.claims) == 3  # two are free
+    assert found.evidence[0].endswith("on 2 free devices came new")
+    assert (await verdict("cluster_autoscaling", "l40s-timesliced")).status == NOT_APPLICABLE
+    assert (await verdict("cluster_autoscaling", "")).status == NOT_APPLICABLE
+
+
+def facts_of(*findings):
+    async def read(_client, _now):
+        return findings
+
+    return read
+
+
+async def test_an_error_of_a_driver_or_a_runtime_is_found_and_another_one_is_not(monkeypatch):
+    monkeypatch.setattr(checks, "check_cluster", lambda facts: list(facts))
+    wrong = Finding("driver-pod-failing", "pod x", "CrashLoopBackOff", "look at its log")
+    for findings, status in (
+        ([wrong], NOT),
+        ([dataclasses.replace(wrong, code="driver-without-class")], IMPLEMENTED),  # a warning
+        ([dataclasses.replace(wrong, code="no-classes")], IMPLEMENTED),
+        ([], IMPLEMENTED),
+    ):
+        monkeypatch.setattr(checks, "read_cluster", facts_of(*findings))
+        found = await verdict("driver_runtime_management")
+        assert found.status == status, found
+        assert status == IMPLEMENTED or "CrashLoopBackOff" in found.notes
+    assert (await verdict("driver_runtime_management", "")).status == PARTLY  # nobody publishes a version
 
 
 def test_every_requirement_is_checked_or_says_why_not():

@@ -22,6 +22,8 @@ from dray.workbench.inventory import DeviceRow, Inventory
 
 IMPLEMENTED, PARTLY, NOT, NOT_APPLICABLE = "Implemented", "Partially Implemented", "Not Implemented", "N/A"
 MOST_METRICS = 16 << 20  # bytes of a metrics page
+MOST_SCALING_PODS = 100
+SCALING_PATIENCE = 10  # times the limit of one step: a node takes longer to come than a pod
 _SEE = "env | sort; echo; find /dev -type c -o -type b 2>/dev/null | sort; awk '{print $5}' /proc/self/mountinfo | sort"
 _ALWAYS = re.compile(
     r"^(HOSTNAME|PWD|OLDPWD|SHLVL|_|HOME|PATH|TERM)=|/etc/resolv|/etc/host|/dev/termination-log"
@@ -296,6 +298,55 @@ async def high_performance_networking(env: Environment) -> Verdict:
     )
 
 
+async def cluster_autoscaling(env: Environment) -> Verdict:
+    """One pod more than there are free accelerators: a node must come for it, and go when nobody needs it."""
+    rows = [row for row in Inventory(env.snapshot).devices.values() if is_accelerator(row)]
+    classes = classes_by_device(env.snapshot)
+    example = next((row for row in rows if not row.is_partition and classes.get(str(row.key))), None)
+    if example is None:
+        return Verdict(NOT_APPLICABLE, notes="no accelerator is published that a class selects")
+    class_name = classes[str(example.key)][0]
+    alike = [
+        row for row in rows if row.driver == example.driver and class_name in classes.get(str(row.key), ())
+    ]
+    if any(row.is_partition or row.device.allow_multiple_allocations for row in alike):
+        return Verdict(
+            NOT_APPLICABLE,
+            notes=f"class {class_name} has partitions or shares: how many claims fit is not known",
+        )
+    pods = sum(row.state == "free" for row in alike) + 1
+    if pods > MOST_SCALING_PODS:
+        return Verdict(
+            NOT_APPLICABLE,
+            notes=f"{pods - 1} accelerators are free; at most {MOST_SCALING_PODS - 1} are filled up",
+        )
+    before = await env.trials.until_nodes(lambda _: True, env.trials.seconds) or frozenset()
+    selectors = [{"cel": {"expression": f'device.driver == "{example.driver}"'}}]
+    names = [f"scale-{number}" for number in range(pods)]
+    for name in names:
+        await env.trials.claim(name, class_name, selectors=selectors)
+        await env.trials.pod(name, [name])
+    patience = SCALING_PATIENCE * env.trials.seconds
+    for name in names:
+        if await env.trials.until(name, is_running, patience) is None:
+            return Verdict(NOT, notes=f"no node came within {patience:.0f} s: {await env.trials.why(name)}")
+    during = await env.trials.until_nodes(lambda _: True, env.trials.seconds) or frozenset()
+    came = sorted(during - before)
+    await env.trials.drop(*names)
+    if not came:
+        return Verdict(PARTLY, notes="all pods ran, but no node came: devices became free meanwhile")
+    evidence = [f"for {pods} claims of class {class_name} on {pods - 1} free devices came {', '.join(came)}"]
+    # Which of equal nodes go is the autoscaler's choice: their number counts.
+    left = await env.trials.until_nodes(lambda ready: len(ready) <= len(before), 2 * patience)
+    if left is None:
+        return Verdict(
+            PARTLY, evidence, f"{2 * patience:.0f} s after the pods ended the nodes are still there"
+        )
+    return Verdict(
+        IMPLEMENTED, [*evidence, f"after the pods had ended {len(left)} ready nodes were left, as before"]
+    )
+
+
 async def accelerator_metrics(env: Environment) -> Verdict:
     """Series per accelerator with utilisation and memory, at the given address or on the API server's /metrics."""
     try:
@@ -352,6 +403,10 @@ CHECKS: dict[str, Check] = {
     "accelerator_metrics": accelerator_metrics,
     "secure_accelerator_access": secure_accelerator_access,
 }
+
+
+# Tried only when asked for: nodes may cost money.
+CHECKS_ON_REQUEST: dict[str, Check] = {"cluster_autoscaling": cluster_autoscaling}
 
 
 async def run_check(check: Check, trials: Trials, metrics_url: str) -> Verdict:

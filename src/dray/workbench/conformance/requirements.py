@@ -90,7 +90,7 @@ REQUIREMENTS = (
         "cluster_autoscaling",
         "Nodes with an accelerator are added for pods that wait for it, and removed when idle.",
         _since("v1.34", "MUST"),
-        "nodes cost money: run it with the autoscaler's own tests",
+        "nodes may cost money: --autoscaling tries it",
     ),
     Requirement(
         "schedulingOrchestration",

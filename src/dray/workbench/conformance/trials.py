@@ -7,11 +7,12 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
+from dray.api.core import Node
 from dray.api.json_types import JsonObject
 from dray.api.well_known import MANAGED_BY_LABEL
 from dray.client import ClientError, NotFound, Request
 from dray.client.api_client import Client
-from dray.client.resources import CLAIMS, EVENTS, NAMESPACES, POD_GROUPS, PODS
+from dray.client.resources import CLAIMS, EVENTS, NAMESPACES, NODES, POD_GROUPS, PODS
 
 MANAGER = "dray-conformance"
 MOST_LOG = 64 << 10  # bytes
@@ -93,6 +94,20 @@ class Trials:
                 return None
             await asyncio.sleep(_PAUSE)
 
+    async def until_nodes(
+        self, holds: Callable[[frozenset[str]], bool], seconds: float
+    ) -> frozenset[str] | None:
+        """Return the names of the nodes that are ready as soon as something holds of them; None when time is over."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = (await self.client.list(NODES, view=Node)).items
+            ready = frozenset(node.metadata.name for node in found if _is_ready(node))
+            if holds(ready):
+                return ready
+            if time.monotonic() > deadline:
+                return None
+            await asyncio.sleep(_PAUSE)
+
     async def devices(self, claim: str) -> list[JsonObject]:
         """Return the devices that a claim was given."""
         found = await self.client.get(CLAIMS, claim, self.namespace)
@@ -123,6 +138,10 @@ class Trials:
                 while time.monotonic() < deadline:
                     await self.client.get(PODS, name, self.namespace)
                     await asyncio.sleep(_PAUSE)
+
+
+def _is_ready(node: Node) -> bool:
+    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
 
 
 def is_running(pod: JsonObject) -> bool:
