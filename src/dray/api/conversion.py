@@ -29,10 +29,11 @@ from dray.api.kinds import RESOURCE
 from dray.api.reading import read
 from dray.api.schema import schema_of
 
-__all__ = ["convert", "convert_event"]
+__all__ = ["FLAT_REQUEST_FIELDS", "convert", "convert_event"]
 
 _BETA1: Final = "v1beta1"
-_FLAT: Final = (
+# What v1beta1 writes directly into a request, and later versions into `exactly`.
+FLAT_REQUEST_FIELDS: Final = (
     "deviceClassName",
     "selectors",
     "allocationMode",
@@ -83,8 +84,8 @@ def _flattened(request: JsonObject) -> JsonObject:
 
 
 def _nested(request: JsonObject) -> JsonObject:
-    rest = {name: value for name, value in request.items() if name not in _FLAT}
-    exactly = {name: request[name] for name in _FLAT if name in request}
+    rest = {name: value for name, value in request.items() if name not in FLAT_REQUEST_FIELDS}
+    exactly = {name: request[name] for name in FLAT_REQUEST_FIELDS if name in request}
     # What a pointer leads to counts even when it is empty; empty texts, numbers and lists do not.
     if any(value or value is False or isinstance(value, dict) for value in exactly.values()):
         return {**rest, "exactly": {"deviceClassName": "", **exactly}}

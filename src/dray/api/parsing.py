@@ -35,11 +35,21 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from dray.api.json_types import JsonObject, JsonValue
+from dray.api.json_types import JsonValue
+from dray.api.parsed_values import (
+    MAX_DEPTH,
+    TOO_DEEP,
+    Duplicates,
+    ExactFloat,
+    MismatchError,
+    ParseError,
+    collect_pairs,
+)
 
 __all__ = [
     "MAX_BYTES",
     "MAX_DEPTH",
+    "TOO_DEEP",
     "Duplicates",
     "ExactFloat",
     "JsonLoader",
@@ -56,53 +66,14 @@ __all__ = [
     "parse_yaml_documents",
 ]
 
-MAX_DEPTH: Final = 200  # levels of objects and lists; Kubernetes' own kinds need fewer than 50
 MAX_BYTES: Final = 256 * 1024 * 1024  # of one text, unless the caller has a smaller bound
 
 # From so many commas on, JSON is read by a loop in Python, some three times more slowly: the loop in C does not
 # let other threads run before it has come to the end, which for 250,000 members of one object is 0.1 s and more.
 MANY_MEMBERS: Final = 20_000
 
-TOO_DEEP: Final = "exceeded max depth"
-
 _WHITESPACE: Final = " \t\n\r"
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
-
-
-class ParseError(msgspec.DecodeError):
-    """The text is not JSON or YAML, or is larger or deeper than this program reads."""
-
-
-class MismatchError(ParseError, msgspec.ValidationError):
-    """The text is JSON, but not a value of the asked-for type."""
-
-
-class Duplicates(JsonObject):
-    """An object in which some keys were given more than once."""
-
-    __slots__ = ("names",)
-
-    names: list[str]
-
-
-class ExactFloat(float):
-    """A JSON number that is not a plain int, with the text it had."""
-
-    __slots__ = ("text",)
-
-    text: str
-
-    def __new__(cls, text: str) -> ExactFloat:
-        """Parse the text and keep it."""
-        number = super().__new__(cls, text)
-        number.text = text
-        return number
-
-    def __deepcopy__(self, memo: object) -> ExactFloat:
-        return self
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (ExactFloat, (self.text,))
 
 
 # --- bounds ---------------------------------------------------------------------
@@ -114,7 +85,7 @@ def check_depth(data: bytes, limit: int = MAX_DEPTH) -> None:
     >>> check_depth(b"[" * 200 + b"]" * 200)
     >>> check_depth(b"[" * 201)
     Traceback (most recent call last):
-    dray.api.parsing.ParseError: exceeded max depth
+    dray.api.parsed_values.ParseError: exceeded max depth
     """
     if data.count(b"[") + data.count(b"{") > limit:
         brackets = left = _brackets_of(data)
@@ -311,27 +282,6 @@ def load_yaml_documents(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> lis
 
 
 # --- JSON ---------------------------------------------------------------------
-
-
-_AT_ONCE = 10_000  # members; a dict of 250,000 made in one go keeps other threads waiting for 90 ms
-
-
-def collect_pairs(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
-    """Make an object of its members; the last of equal names wins and is remembered."""
-    collected = dict(pairs if len(pairs) <= _AT_ONCE else pairs[:_AT_ONCE])
-    for start in range(_AT_ONCE, len(pairs), _AT_ONCE):
-        collected.update(pairs[start : start + _AT_ONCE])
-    if len(collected) == len(pairs):
-        return collected
-    marked = Duplicates(collected)
-    seen: set[str] = set()
-    repeated: dict[str, None] = {}
-    for name, _ in pairs:
-        if name in seen:
-            repeated[name] = None
-        seen.add(name)
-    marked.names = list(repeated)
-    return marked
 
 
 def _refuse_constant(name: str) -> NoReturn:

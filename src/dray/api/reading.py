@@ -25,7 +25,7 @@ from dataclasses import field as dataclass_field
 from typing import Any, Final
 
 from dray.api.json_types import JsonObject, JsonValue
-from dray.api.parsing import TOO_DEEP, Duplicates
+from dray.api.parsed_values import TOO_DEEP, Duplicates
 from dray.api.scalars import SCALAR_READERS, ZERO, DecodeError, UnfitError
 from dray.api.schema.types import LIST, MAP, SCALAR_TYPES, STRUCT, Field, Type
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 import yaml
 
 from dray.api.json_types import JsonObject, JsonValue
-from dray.api.parsing import MAX_DEPTH, ExactFloat, ParseError, collect_pairs
+from dray.api.parsed_values import MAX_DEPTH, ExactFloat, ParseError, collect_pairs
 
 __all__ = ["MAX_ALIAS_NODES", "MAX_NODES", "compose_documents", "is_text", "load_documents"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dray.cli.arguments import add_flags, seconds
 from dray.cli.output import CommandError
 from dray.cli.services import log_to_stderr, until_stopped
-from dray.cli.up import running_state
+from dray.cli.which_system import running_state
 from dray.host.sockets import SocketLock, SocketTakenError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dray.cli.arguments import add_flags
 from dray.cli.output import CommandError, add_output_flag, emit, plural
-from dray.cli.up import current_data
+from dray.cli.which_system import current_data
 
 if TYPE_CHECKING:
     from dray.local.backup import StoreSummary

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from dray.api.json_types import JsonObject
 from dray.cli.arguments import add_flags, did_you_mean, parse_gates
-from dray.cli.output import CommandError, add_output_flag, emit, plural, read_stdin, say, table
+from dray.cli.manifests import read_files
+from dray.cli.output import CommandError, add_output_flag, emit, plural, say, table
 from dray.cli.sources import add_source_flags, load_source
-from dray.client.bounded_files import read_file
-
-_ENDINGS = (".yaml", ".yml", ".json")
-_MOST_SHOWN = 10  # errors that other commands print
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -77,39 +72,3 @@ def run(args: argparse.Namespace) -> int:
             args.output,
         )
     return 0 if report.is_clean else 1
-
-
-def read_files(names: list[str]) -> dict[str, bytes]:
-    """Read files, the manifests of folders, and standard input."""
-    files: dict[str, bytes] = {}
-    for name in names:
-        if name == "-":
-            files["<stdin>"] = read_stdin()
-            continue
-        path = Path(name)
-        found = sorted(f for f in path.rglob("*") if f.suffix in _ENDINGS) if path.is_dir() else [path]
-        if not found:
-            raise CommandError(f"{name} has no manifests", f"files must end in {', '.join(_ENDINGS)}")
-        for file in found:
-            files[str(file)] = read_file(file)
-    return files
-
-
-def valid_objects(names: list[str]) -> list[JsonObject]:
-    """Return the objects of manifests that a server would accept; raises CommandError for others.
-
-    Tools that judge pods and claims refuse what a server refuses, instead of calling it fine.
-    """
-    from dray.sim.snapshot import parse_objects
-    from dray.workbench.lint import ERROR, lint
-
-    files = read_files(names)
-    errors = [finding for finding in lint(files).findings if finding.severity == ERROR]
-    for finding in errors[:_MOST_SHOWN]:
-        say(finding.text())
-    if errors:
-        raise CommandError(
-            f"{plural(len(errors), 'error')} in the manifests: a server would refuse them",
-            f"`dray check {' '.join(names)}` lists all findings",
-        )
-    return [obj for name, content in files.items() for obj in parse_objects(content, name)]

@@ -12,7 +12,7 @@ from typing import Any
 
 from dray.api.json_types import JsonObject
 from dray.api.parsing import decode_text
-from dray.cli.check import read_files
+from dray.cli.manifests import read_files
 from dray.cli.output import CommandError, add_output_flag, as_data, emit, plural, say
 from dray.cli.sources import add_source_flags, load_source
 from dray.host.files import write_atomically

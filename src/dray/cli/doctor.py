@@ -70,7 +70,7 @@ async def _examine_cluster(kubeconfig: str | None, context: str | None) -> tuple
 
 def _examine_machine(kubelet: Path) -> list[Finding]:
     from dray.cli.machine_facts import read_machine
-    from dray.cli.up import current_data
+    from dray.cli.which_system import current_data
     from dray.local.running_system import is_running, read_state
     from dray.workbench.doctor import check_machine
 

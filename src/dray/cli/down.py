@@ -8,7 +8,7 @@ import time
 from dray.cli.arguments import add_flags, seconds
 from dray.cli.output import CommandError, say
 from dray.cli.progress import doing
-from dray.cli.up import running_state
+from dray.cli.which_system import running_state
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 
 from dray.cli.arguments import add_flags, did_you_mean
-from dray.cli.check import valid_objects
+from dray.cli.manifests import valid_objects
 from dray.cli.output import CommandError, add_output_flag, emit
 from dray.cli.queue_reports import report_lines
 from dray.cli.sources import add_source_flags, connect, load_source

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import msgspec
 
 from dray.cli.output import CommandError, say
-from dray.client.errors import ApiError, ClientError, Forbidden, KubeconfigError, TransportError, Unauthorized
+from dray.client import ApiError, ClientError, Forbidden, KubeconfigError, TransportError, Unauthorized
 from dray.host.log_format import logs_json
 
 DEBUG_VARIABLE = "DRAY_DEBUG"

@@ -17,7 +17,7 @@ from dray.api.resource import DeviceTaint
 from dray.api.validation.formats import label_key, label_value
 from dray.cli.arguments import add_flags, did_you_mean, seconds
 from dray.cli.output import CommandError, add_output_flag, emit, say, table
-from dray.cli.up import running_state
+from dray.cli.which_system import running_state
 
 if TYPE_CHECKING:
     from dray.drivers.faults import DeviceFault

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from dray.api.json_types import JsonObject
 from dray.cli.following import HOPELESS, NOT_STARTED, TIMED_OUT, explain_while_waiting, pod_states
+from dray.cli.job_objects import create_job, delete_job
 from dray.cli.output import CommandError, say
 from dray.cli.terminal import run_in_job
 from dray.workbench.run_manifests import Job, exit_code_of, is_started, trouble_of
@@ -35,8 +36,6 @@ async def run_at_terminal(
     client: Client, job: Job, spec: JsonObject | None, *, with_stdin: bool, with_tty: bool, timeout: float
 ) -> int:
     """Create the job, run its command with our standard streams, and delete it."""
-    from dray.cli.run import create_job, delete_job
-
     await create_job(client, replace(job, command=HOLD), spec)
     loop = asyncio.get_running_loop()
     working = asyncio.current_task()

@@ -66,8 +66,7 @@ async def request_login(client: Any, lifetime: int) -> Any:
     """Return the answer of the server to a login."""
     from dray.api.parsing import load_json
     from dray.api.user_names import LOGIN_PATH
-    from dray.client import Request
-    from dray.client.errors import error_from
+    from dray.client import Request, error_from
 
     response = await client.transport.send(Request("POST", f"{LOGIN_PATH}?seconds={lifetime}", b"{}"))
     if response.status != 201:

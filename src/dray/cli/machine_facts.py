@@ -16,7 +16,7 @@ from dray.api.json_types import JsonObject
 from dray.api.parsing import ParseError, load_yaml
 from dray.api.rpc.generated import registration_v1_pb2, registration_v1_pb2_grpc
 from dray.client.bounded_files import read_file
-from dray.node.cdi import read_spec
+from dray.node import read_spec
 from dray.workbench.doctor.machine import Accelerator, MachineFacts, PluginFacts, SpecFile, host_paths
 
 CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))

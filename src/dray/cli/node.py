@@ -67,8 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Be a node until SIGTERM or SIGINT."""
     from dray.client import Client
-    from dray.node import Agent, AgentSettings
-    from dray.node.cdi import DEFAULT_DIRS
+    from dray.node import DEFAULT_DIRS, Agent, AgentSettings
 
     log_to_stderr(args)
     keep_heap_compact()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-    from dray.server.assembly import Settings
+    from dray.server import Settings
     from dray.server.audit import AuditFile, AuditPolicy
     from dray.server.auth.pki import Pki
 
@@ -206,10 +206,9 @@ def _raise_file_limit() -> None:
 
 
 async def _serve(args: argparse.Namespace) -> int:
-    from dray.server.assembly import Cluster
+    from dray.server import Cluster, Front
     from dray.server.auth.login import Login
     from dray.server.auth.pki import node_client_tls, prepare, server_tls
-    from dray.server.http.https_front import Front
     from dray.server.http.unix_access import unix_socket
     from dray.server.store import MemoryStore, SqliteStore
 
@@ -265,7 +264,7 @@ def _settings(
     args: argparse.Namespace, token_key: EllipticCurvePrivateKey, node_client: ssl.SSLContext
 ) -> Settings:
     from dray.api.runtime_config import RuntimeConfigError, parse_runtime_config
-    from dray.server.assembly import Settings
+    from dray.server import Settings
     from dray.server.auth.authentication import parse_token_file
     from dray.server.http.flow_control import Limits
 

@@ -107,7 +107,7 @@ def connect(kubeconfig: str | None, context: str | None = None) -> Client:
                 say(f"using the system of this machine ({shared.origin}), not ~/.kube/config")
             return Client.at(shared)
         if not has_own:
-            from dray.cli.up import current_data
+            from dray.cli.which_system import current_data
             from dray.local.running_system import read_state
 
             state = read_state(current_data(None))

@@ -9,7 +9,7 @@ from typing import Any
 
 from dray.cli.arguments import add_flags
 from dray.cli.output import add_output_flag, as_data, as_table
-from dray.cli.up import running_state
+from dray.cli.which_system import running_state
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -12,14 +12,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dray.cli.arguments import DEFAULT_DATA, add_flags, parse_gates
+from dray.cli.arguments import add_flags, parse_gates
 from dray.cli.output import CommandError, plural, say
 from dray.cli.progress import progress
 from dray.cli.services import log_to_stderr, on_stop
 from dray.host.sockets import is_answering
-from dray.local.running_system import forget, is_running, read_state, remember, remembered, why_not_read
+from dray.local.running_system import forget, is_running, read_state, remember
 from dray.local.shared_machine import shared_socket
 from dray.local.system import Plan, System, SystemFailure
 
@@ -204,22 +204,6 @@ dray is up after {seconds:.1f} s: {", ".join(nodes) or "no nodes"}
 
 dashboard (its certificate is signed by this system's own CA): {system.dashboard_url}
 {sharing}Ctrl-C stops everything.""", flush=True)  # fmt: skip
-
-
-def current_data(given: Path | None) -> Path:
-    """Return the folder of the system that is meant: the given one, else that of the `dray up` started last."""
-    if given is not None:
-        return given.expanduser().absolute()
-    return remembered() or DEFAULT_DATA
-
-
-def running_state(given: Path | None) -> dict[str, Any]:
-    """Return the state of the running system that is meant; raises CommandError (exit code 1) when none runs."""
-    data = current_data(given)
-    state = read_state(data)
-    if state is None or not is_running(state):
-        raise CommandError(f"no system runs in {data}", why_not_read(data) or "`dray up` starts one", code=1)
-    return state
 
 
 def _usable(data: Path) -> Path:

@@ -7,7 +7,7 @@ import argparse
 from dray import __version__
 from dray.cli.arguments import add_flags
 from dray.cli.output import CommandError, add_output_flag, emit, plural
-from dray.cli.up import current_data
+from dray.cli.which_system import current_data
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from dray.cli.arguments import add_flags
-from dray.cli.check import valid_objects
+from dray.cli.manifests import valid_objects
 from dray.cli.output import CommandError, add_output_flag, emit, plural, table
 from dray.cli.policies import load_policy
 from dray.cli.progress import doing

@@ -5,7 +5,8 @@ The names that the package exports; docs/client.md has a tour.
 
 from dray.api.json_types import JsonObject
 from dray.api.media_types import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
-from dray.client.api_client import Client, ListOf, WatchEvent
+from dray.client.api_client import Client, ListOf, WatchEvent, revision_of
+from dray.client.endpoint import local_endpoint
 from dray.client.errors import (
     AlreadyExists,
     ApiError,
@@ -21,9 +22,10 @@ from dray.client.errors import (
     TooManyRequests,
     TransportError,
     Unauthorized,
+    error_from,
 )
 from dray.client.events import EventRecorder
-from dray.client.informer import Handler, Informer, key_of
+from dray.client.informer import Handler, HasMetadata, Informer, key_of
 from dray.client.kubeconfig import Endpoint, load_endpoint, load_in_cluster, load_kubeconfig
 from dray.client.leader_election import LeaderElection
 from dray.client.metadata_changes import change_metadata
@@ -46,6 +48,7 @@ __all__ = [
     "Forbidden",
     "Gone",
     "Handler",
+    "HasMetadata",
     "HttpTransport",
     "Informer",
     "Invalid",
@@ -64,8 +67,11 @@ __all__ = [
     "Unauthorized",
     "WatchEvent",
     "change_metadata",
+    "error_from",
     "key_of",
     "load_endpoint",
     "load_in_cluster",
     "load_kubeconfig",
+    "local_endpoint",
+    "revision_of",
 ]

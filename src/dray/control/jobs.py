@@ -37,7 +37,7 @@ from dray.control.reconcile_loop import (
     utc_now,
     wait_until,
 )
-from dray.scheduler.selecting import matches_node
+from dray.scheduler import matches_node
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 FIRST_RETRY = 10.0  # seconds; doubles with every failure

@@ -33,8 +33,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from dray.client import Client, ClientError, Conflict, Informer, NotFound
-from dray.client.informer import HasMetadata
+from dray.client import Client, ClientError, Conflict, HasMetadata, Informer, NotFound
 from dray.client.resources import Resource
 
 log = logging.getLogger("dray.control")

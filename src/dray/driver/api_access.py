@@ -15,8 +15,7 @@ import msgspec
 
 from dray.api.resource import AllocatedDeviceStatus, ResourceClaim, ResourceSlice
 from dray.api.times import format_time
-from dray.client.api_client import Client, revision_of
-from dray.client.errors import ClientError, Conflict, NotFound
+from dray.client import Client, ClientError, Conflict, NotFound, revision_of
 from dray.client.resources import CLAIMS, NODES, SLICES, Resource
 from dray.driver.preparing import ClaimRef, ClaimSource
 

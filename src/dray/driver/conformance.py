@@ -53,8 +53,7 @@ from dray.api.rpc.generated import (
     registration_v1_pb2,
     registration_v1_pb2_grpc,
 )
-from dray.client.api_client import Client
-from dray.client.errors import ClientError, NotFound
+from dray.client import Client, ClientError, NotFound
 from dray.client.resources import CLAIMS, SLICES
 from dray.devices import is_complete, newest_generation, slices_by_pool
 

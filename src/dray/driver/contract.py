@@ -50,7 +50,7 @@ from dray.api.resource import (
     QuantityValue,
     ResourceClaim,
 )
-from dray.client.api_client import Client
+from dray.client import Client
 
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"

@@ -32,7 +32,7 @@ import msgspec
 
 from dray.api.resource import AllocatedDeviceStatus, ResourceClaim
 from dray.api.well_known import POD_CLAIM_ANNOTATION
-from dray.client.errors import ClientError, NotFound, ServerFailed, TransportError
+from dray.client import ClientError, NotFound, ServerFailed, TransportError
 from dray.driver.contract import (
     AllocatedDevice,
     ClaimRequest,

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dray.api.resource import ResourceSlice, ResourceSliceSpec
-from dray.client.errors import ApiError, ClientError, Conflict, NotFound
+from dray.client import ApiError, ClientError, Conflict, NotFound
 from dray.driver.api_access import ApiAccess
 from dray.driver.contract import Pool
 from dray.driver.metrics import Metrics

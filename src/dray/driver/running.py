@@ -27,8 +27,7 @@ from pathlib import Path
 from prometheus_client import start_http_server
 
 from dray.api.rpc import KUBELET_DIR
-from dray.client.api_client import Client
-from dray.client.errors import ClientError
+from dray.client import Client, ClientError
 from dray.driver.api_access import ApiAccess
 from dray.driver.contract import (
     AnnouncesChanges,

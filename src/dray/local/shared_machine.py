@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 
 from dray.api.user_names import SOCKET, user_namespace
-from dray.client.endpoint import Endpoint, local_endpoint
+from dray.client import Endpoint, local_endpoint
 from dray.host.accounts import account_of_uid
 from dray.host.sockets import is_answering
 

@@ -30,8 +30,7 @@ from typing import Any
 from dray.api.json_types import JsonObject
 from dray.api.kinds import RESOURCE
 from dray.api.parsing import load_yaml
-from dray.client import AlreadyExists, Client
-from dray.client.errors import ApiError
+from dray.client import AlreadyExists, ApiError, Client
 from dray.client.resources import CLUSTER_ROLES, Resource
 from dray.drivers.binding_conditions import has_conditions
 from dray.drivers.driver_names import NAME_BY_SHORT_NAME

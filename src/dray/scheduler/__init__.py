@@ -6,7 +6,7 @@ exported here; docs/scheduler.md explains how it works.
 
 from dray.api.well_known import CLAIM_FINALIZER as FINALIZER
 from dray.scheduler.alternatives import Alternative, place_by_alternatives
-from dray.scheduler.amounts import pod_requests
+from dray.scheduler.amounts import CPU, MEMORY, pod_requests
 from dray.scheduler.claims import (
     Binding,
     NotReady,
@@ -49,13 +49,17 @@ from dray.scheduler.outcomes import Placement, Preemption, Unplaceable
 from dray.scheduler.placing import Placer
 from dray.scheduler.preemption import may_preempt, plan_preemption
 from dray.scheduler.queue import Entry, Hint, QueueingHint, SchedulingQueue
-from dray.scheduler.shape import PodShape, shape_of
+from dray.scheduler.selecting import matches_node
+from dray.scheduler.shape import PodShape, claim_volumes, shape_of
 from dray.scheduler.state import ClusterState, NodeState, PodUse
+from dray.scheduler.topology_spread import Selecting
 from dray.scheduler.verification import AllocationVerifier
 
 __all__ = [
+    "CPU",
     "FINALIZER",
     "IN_MEMORY_NAME",
+    "MEMORY",
     "AllocationVerifier",
     "Alternative",
     "Binding",
@@ -84,9 +88,11 @@ __all__ = [
     "Reservation",
     "SchedulerProfile",
     "SchedulingQueue",
+    "Selecting",
     "Unplaceable",
     "choose_special",
     "claim_keys",
+    "claim_volumes",
     "claims_equivalence_key",
     "decide",
     "extra_in_status",
@@ -98,6 +104,7 @@ __all__ = [
     "is_bound_to_nodes",
     "is_reserved_for",
     "judge_binding",
+    "matches_node",
     "may_deallocate",
     "may_have_conditions",
     "may_preempt",

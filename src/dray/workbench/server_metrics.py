@@ -9,7 +9,7 @@ from dray.api.codec import decode
 from dray.api.core import Node
 from dray.api.kinds import RESOURCE, Kind, kind_of
 from dray.api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
-from dray.server.assembly import Cluster
+from dray.server import Cluster
 from dray.server.objects import prefix_of
 from dray.server.store import Event, Record
 from dray.workbench.device_metrics import DeviceMetrics

@@ -21,7 +21,6 @@ from typing import NamedTuple
 from dray.api.quantity import parse_quantity
 from dray.api.resource import ResourceClaim
 from dray.client import key_of
-from dray.workbench.device_metrics import MAX_DEVICES
 from dray.workbench.inventory import DeviceRow, Inventory
 
 Sample = tuple[Mapping[str, str], float]
@@ -91,7 +90,7 @@ SERIES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def usage_series(inventory: Inventory, max_devices: int = MAX_DEVICES) -> list[Family]:
+def usage_series(inventory: Inventory, max_devices: int) -> list[Family]:
     """Return all families; at most `max_devices` devices and claims have series of their own."""
     rows = [inventory.devices[key] for key in sorted(inventory.devices)]
     claims = sorted(inventory.snapshot.claims, key=lambda claim: key_of(claim.metadata))

@@ -11,7 +11,7 @@ from dray.api.meta import LabelSelector
 from dray.api.workloads import ReplicaSet, ReplicationController, Service, StatefulSet
 from dray.client import Client, Informer, Resource, key_of
 from dray.client import resources as kinds
-from dray.scheduler.topology_spread import Selecting
+from dray.scheduler import Selecting
 
 SERVICES = Resource("", "v1", "services", "Service")
 REPLICATION_CONTROLLERS = Resource("", "v1", "replicationcontrollers", "ReplicationController")

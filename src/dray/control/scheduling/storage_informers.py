@@ -24,8 +24,7 @@ from dray.api.storage import (
     VolumeAttachment,
 )
 from dray.client import Client, Informer, Resource, key_of
-from dray.scheduler import Hint
-from dray.scheduler.shape import claim_volumes
+from dray.scheduler import Hint, claim_volumes
 from dray.scheduler.volumes import VOLUMES, VolumeState
 
 VOLUME_CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")

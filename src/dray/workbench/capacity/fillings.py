@@ -20,8 +20,7 @@ from dray.api.core import Pod
 from dray.api.meta import OwnerReference
 from dray.api.resource import ResourceClaim
 from dray.client import key_of
-from dray.scheduler import PodShape
-from dray.scheduler.amounts import CPU, MEMORY
+from dray.scheduler import CPU, MEMORY, PodShape
 from dray.scheduler.policies import WHOLE, NodeSupply, PodDemand
 from dray.sim.cluster import OfflineCluster
 from dray.sim.snapshot import Snapshot

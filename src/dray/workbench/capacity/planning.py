@@ -22,8 +22,7 @@ from typing import Final
 from dray.allocator import AllocationError, Policy
 from dray.api.core import Pod
 from dray.client import key_of
-from dray.scheduler import PodClaims, PodShape, claims_equivalence_key, group_key, shape_of
-from dray.scheduler.amounts import CPU, MEMORY
+from dray.scheduler import CPU, MEMORY, PodClaims, PodShape, claims_equivalence_key, group_key, shape_of
 from dray.scheduler.policies import NodePolicy
 from dray.sim.cluster import OfflineCluster, Placed
 from dray.sim.snapshot import Snapshot

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dray.api.core import Node
 from dray.api.json_types import JsonObject
 from dray.api.well_known import MANAGED_BY_LABEL
-from dray.client import ClientError, NotFound, Request
-from dray.client.api_client import Client
+from dray.client import Client, ClientError, NotFound, Request
 from dray.client.resources import CLAIMS, EVENTS, NAMESPACES, NODES, POD_GROUPS, PODS
 
 MANAGER = "dray-conformance"

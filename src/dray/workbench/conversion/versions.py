@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dray.api.conversion import FLAT_REQUEST_FIELDS
 from dray.api.json_types import JsonObject
 from dray.api.kinds import RESOURCE, kind_of, split_api_version
-from dray.workbench.lint.shapes import FLAT_REQUEST
 from dray.workbench.pod_templates import pod_templates
 
 _NEW = f"{RESOURCE}/v1"
@@ -90,7 +90,7 @@ def _flat_spec(spec: JsonObject, kind: str, name: str, lost: list[str]) -> None:
         return
     devices = spec.get("devices")
     for request in _dicts(devices.get("requests") if isinstance(devices, dict) else None):
-        flat = {key: request.pop(key) for key in list(request) if key in FLAT_REQUEST}
+        flat = {key: request.pop(key) for key in list(request) if key in FLAT_REQUEST_FIELDS}
         if flat:
             request["exactly"] = flat
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from dray.api.json_types import JsonObject
 from dray.api.kinds import ADMISSION
-from dray.client import Client, ClientError, Forbidden, NotFound, Resource, Unauthorized
+from dray.client import Client, ClientError, Forbidden, NotFound, Request, Resource, Unauthorized
 from dray.client.resources import LEASES
-from dray.client.transport import Request
 from dray.sim.snapshot import Snapshot, SnapshotError, capture
 from dray.workbench.doctor.cluster import GUARD, ClusterFacts
 

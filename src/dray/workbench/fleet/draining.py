@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from dray.api.core import Pod
 from dray.api.json_types import JsonObject
 from dray.api.well_known import MANAGED_BY_LABEL
-from dray.client import AlreadyExists, ClientError, NotFound, TooManyRequests, key_of
-from dray.client.api_client import Client
+from dray.client import AlreadyExists, Client, ClientError, NotFound, TooManyRequests, key_of
 from dray.client.resources import PODS, TAINT_RULES, Resource, versions_of
 from dray.sim.snapshot import Snapshot, capture
 from dray.workbench.fleet.targets import Target, resolve

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from dray.api.json_types import JsonObject
 from dray.api.well_known import ADMIN_ACCESS_LABEL, MANAGED_BY_LABEL
-from dray.client import AlreadyExists, ClientError, Gone, NotFound, Request
-from dray.client.api_client import Client
+from dray.client import AlreadyExists, Client, ClientError, Gone, NotFound, Request
 from dray.client.resources import CLAIMS, EVENTS, NAMESPACES, PODS
 from dray.workbench.fleet.draining import MANAGER
 from dray.workbench.fleet.validation import CONTAINER, Outcome, Probe, manifests

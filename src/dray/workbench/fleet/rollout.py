@@ -21,8 +21,7 @@ from dray.api.core import Pod
 from dray.api.driver_rollouts import DriverRollout, DriverRolloutSpec, DriverTemplate
 from dray.api.json_types import JsonObject
 from dray.api.parsing import load_yaml
-from dray.client import AlreadyExists, ClientError, Conflict, NotFound
-from dray.client.api_client import Client
+from dray.client import AlreadyExists, Client, ClientError, Conflict, NotFound
 from dray.client.resources import CUSTOM_RESOURCE_DEFINITIONS, DAEMON_SETS, PODS, Resource
 from dray.control.pod_templates import is_ready
 from dray.sim.snapshot import Snapshot, capture

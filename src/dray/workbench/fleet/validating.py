@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dray.client.api_client import Client
+from dray.client import Client
 from dray.workbench.fleet.probing import ProbeOptions, run_probes
 from dray.workbench.fleet.validation import (
     DeviceReport,

@@ -13,23 +13,11 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
+from dray.api.conversion import FLAT_REQUEST_FIELDS
 from dray.api.reading import DUPLICATE, UNKNOWN, Deviation, inspect
 from dray.api.schema.types import LIST, MAP, STRUCT, Type
 from dray.workbench.lint.findings import Problem, error
 
-# What v1beta1 writes directly into a request, and later versions into `exactly`.
-FLAT_REQUEST = frozenset(
-    [
-        "deviceClassName",
-        "selectors",
-        "allocationMode",
-        "count",
-        "adminAccess",
-        "tolerations",
-        "capacity",
-        "derivedAttributes",
-    ]
-)
 _WORDS = {
     "string": "text",
     "bool": "true or false",
@@ -84,7 +72,7 @@ def _unknown_fields(found: list[Deviation], path: str) -> Iterator[Problem]:
 def _other_version(schema: Type, value: dict[str, Any], path: str, unknown: list[str]) -> Problem | None:
     """Recognise the shape of another version of resource.k8s.io."""
     if schema.name == "DeviceRequest" and unknown:
-        flat = [name for name in unknown if name in FLAT_REQUEST]
+        flat = [name for name in unknown if name in FLAT_REQUEST_FIELDS]
         if flat and flat == unknown:
             return error(
                 "old-shape",
