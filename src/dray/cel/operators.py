@@ -157,10 +157,16 @@ def modulo(left: object, right: object) -> object:
     """Return the remainder with the sign of the left side."""
     if is_number(left) and type(left) is type(right) and not isinstance(left, float) and right == 0:
         raise Fault("modulus by zero")
-    number = _whole(left, right, lambda a, b: a - b * _truncated(a, b))
+    number = _whole(left, right, _remainder)
     if number is None:
         raise _refused("_%_", left)
     return number
+
+
+def _remainder(left: int, right: int) -> int:
+    # As upstream: where the quotient is no int, the remainder is none either.
+    quotient = number_in_range(_truncated(left, right), "integer overflow", unsigned=isinstance(left, Uint))
+    return left - right * quotient
 
 
 def negate(value: object) -> object:

@@ -1,4 +1,4 @@
-"""The door of the room: read-sets, explanations, hints, derived attributes, the command."""
+"""The main functions of the package: read-sets, explanations, hints, derived attributes, the command."""
 
 import io
 import json
