@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from conditions import until
 from scripted_server import AnsweringServer, ConnectProxy, ok
 
 from dray.client import (
@@ -219,8 +220,7 @@ async def test_an_informer_waits_for_credentials_and_says_so(tmp_path, caplog):
         informer = Informer(client, NODES, Node)
         running = asyncio.create_task(informer.run())
         async with asyncio.timeout(30):
-            while not caplog.records:
-                await asyncio.sleep(0.01)
+            await until(lambda: caplog.records)
             assert not informer.has_synced and not running.done()
             is_renewed = bool((tmp_path / "token").write_text("new"))
             await informer.wait_synced()
@@ -264,9 +264,7 @@ async def test_permissions_that_are_taken_away_are_one_warning_and_do_not_end_th
         client = Client(HttpTransport(server.url))
         informer = Informer(client, NODES, Node)
         running = asyncio.create_task(informer.run())
-        async with asyncio.timeout(30):
-            while refused < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: refused >= 2, 30)
         assert "n" in informer.items, "what was known stays"
         running.cancel()
         await client.close()
@@ -280,9 +278,7 @@ async def test_a_candidate_that_may_not_take_the_lease_says_so(caplog):
         client = Client(HttpTransport(server.url))
         election = LeaderElection(client, "x", "me", retry_period=0.01)
         running = asyncio.create_task(election.run(lambda: asyncio.sleep(0)))
-        async with asyncio.timeout(30):
-            while len(server.heads) < 3:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(server.heads) >= 3, 30)
         running.cancel()
         await client.close()
     assert sum("cannot be taken" in record.getMessage() for record in caplog.records) == 1

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
+from conditions import until
 from small_api import SmallApi
 
 from dray.api.core import Node
@@ -41,12 +42,6 @@ async def following(api, **options):
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def node(name, **labels):

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 
 import pytest
+from conditions import until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -175,9 +176,7 @@ async def test_a_connection_that_nobody_waits_for_any_more_is_closed_when_it_is_
     with pytest.raises(asyncio.CancelledError):
         await waiting
     await made.wait()
-    async with asyncio.timeout(30):
-        while not connections[0].is_closed:
-            await asyncio.sleep(0.01)
+    await until(lambda: connections[0].is_closed, 30)
 
 
 async def test_a_late_answer_is_given_up_and_its_connection_with_it():

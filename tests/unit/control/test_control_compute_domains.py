@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 import msgspec
+from conditions import until
 from hypothesis import given
 from hypothesis import strategies as st
 from small_api import SmallApi
@@ -158,9 +159,7 @@ class Cluster:
             await asyncio.gather(work, return_exceptions=True)
 
     async def until(self, look):
-        async with asyncio.timeout(10):
-            while not look():
-                await asyncio.sleep(0)
+        await until(look, 10)
 
     def status(self):
         return self.api.objects[f"{DOMAINS}/job"].get("status", {})

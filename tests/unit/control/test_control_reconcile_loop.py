@@ -5,6 +5,7 @@ from collections import Counter
 from random import Random
 
 import pytest
+from conditions import until
 from node_builders import eventually
 from small_api import SmallApi
 
@@ -85,9 +86,7 @@ async def test_a_failed_step_is_tried_again_and_a_bug_does_not_stop_the_loop():
     controller = Flaky([ValueError("bug"), Conflict(409, Status(), "PUT x")])
     working = asyncio.create_task(controller.run())
     controller.enqueue("a")
-    async with asyncio.timeout(60):
-        while controller.looks < 3:
-            await asyncio.sleep(0.01)
+    await until(lambda: controller.looks >= 3, 60)
     working.cancel()
     assert controller.looks == 3
 
@@ -99,9 +98,7 @@ async def test_of_many_waiting_workers_each_due_key_reaches_one():
     queue.add("later", 0.05)
     for key in "abc":
         queue.add(key)
-    async with asyncio.timeout(30):
-        while sum(taker.done() for taker in takers) < 4:
-            await asyncio.sleep(0.01)
+    await until(lambda: sum(taker.done() for taker in takers) >= 4, 30)
     assert sorted(taker.result() for taker in takers if taker.done()) == ["a", "b", "c", "later"]
     [waiting] = [taker for taker in takers if not taker.done()]
     waiting.cancel()
@@ -150,9 +147,7 @@ async def test_every_key_is_handed_out_under_a_random_load(seed):
         wanted[key] = before + 1
         if random.random() < 0.3:
             await asyncio.sleep(random.choice((0, 0.003)))
-    async with asyncio.timeout(60):
-        while len(queue) or any(looked_at[key] < count for key, count in wanted.items()):
-            await asyncio.sleep(0.01)
+    await until(lambda: not (len(queue) or any(looked_at[key] < count for key, count in wanted.items())), 60)
     for worker in workers:
         worker.cancel()
 

@@ -10,6 +10,7 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
+from conditions import until
 from small_api import SmallApi
 
 from dray.control.scheduling import SchedulerOptions, SchedulingLoop
@@ -130,12 +131,6 @@ def message(api, name):
     """Return why a pod is unschedulable, empty while it was not told."""
     conditions = api.objects[f"/api/v1/namespaces/n/pods/{name}"].get("status", {}).get("conditions") or []
     return next((each["message"] for each in conditions if each["reason"] == "Unschedulable"), "")
-
-
-async def until(happened):
-    async with asyncio.timeout(120):
-        while not happened():
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("slow", [SLOW, FAILING, LONG], ids=["limit", "failing", "long"])

@@ -4,6 +4,7 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
+from conditions import until
 
 from dray.api.core import Pod
 from dray.api.meta import ObjectMeta
@@ -45,9 +46,7 @@ async def started(client):
 
 
 async def written(client):
-    async with asyncio.timeout(60):
-        while not client.written:
-            await asyncio.sleep(0.01)
+    await until(lambda: client.written, 60)
 
 
 async def test_a_report_that_got_lost_is_repeated_until_it_arrives(soon):
@@ -114,9 +113,7 @@ def hurried(monkeypatch):
 
 async def quiet(client, count):
     """Wait until so many texts were written, and a while longer: there are no more."""
-    async with asyncio.timeout(60):
-        while len(client.written) < count:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(client.written) >= count, 60)
     await asyncio.sleep(0.4)
     return client.written
 

@@ -4,6 +4,7 @@ import asyncio
 from urllib.request import urlopen
 
 import pytest
+from conditions import until
 from small_api import SmallApi
 
 from dray.control.scheduling.loop import SchedulingLoop
@@ -104,13 +105,9 @@ async def test_metrics_of_a_scheduler_tell_reasons_latency_and_who_holds_what():
     try:
         await loop.is_ready.wait()
         await client.call("POST", "/api/v1/namespaces/n/pods", pod("a", "a"))
-        async with asyncio.timeout(20):
-            while not loop.statistics.bound:
-                await asyncio.sleep(0.01)
+        await until(lambda: loop.statistics.bound, 20)
         await client.call("POST", "/api/v1/namespaces/n/pods", pod("b", "b"))
-        async with asyncio.timeout(20):
-            while not loop.statistics.refused:
-                await asyncio.sleep(0.01)
+        await until(lambda: loop.statistics.refused, 20)
         text = await asyncio.to_thread(scrape)
     finally:
         running.cancel()

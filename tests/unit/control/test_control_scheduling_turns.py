@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from conditions import until
 from small_api import SmallApi
 
 from dray.api.times import format_time
@@ -76,9 +77,7 @@ class Machine:
         turns._choose_overdue()
 
     async def until(self, happened):
-        async with asyncio.timeout(30):
-            while not happened():
-                await asyncio.sleep(0.005)
+        await until(happened, 30)
 
 
 @asynccontextmanager

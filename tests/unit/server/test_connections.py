@@ -8,6 +8,7 @@ import ssl
 from datetime import UTC, datetime
 
 import pytest
+from conditions import until
 
 from dray.server.auth.pki import prepare, server_tls
 from dray.server.http import connection_limits as connections_module
@@ -111,8 +112,7 @@ async def test_connections_beyond_the_limit_are_closed_and_taken_again_when_ther
             assert await reader.read() == b"", "closed at once"
             writer.close()
             known[0][1].close()
-            while len(front.connections) == 2:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(front.connections) != 2)
             reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
             writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             assert (await reader.read()).endswith(b"hello")
@@ -168,8 +168,7 @@ async def test_without_file_descriptors_accepting_pauses_and_says_so_once(monkey
     listener._sockets.append(exhausted)
     asyncio.get_running_loop().add_reader(exhausted, listener._accept, exhausted)
     with caplog.at_level(logging.WARNING):
-        while exhausted.asked < 3:
-            await asyncio.sleep(0.01)
+        await until(lambda: exhausted.asked >= 3)
     began = exhausted.asked
     await asyncio.sleep(0.2)
     assert exhausted.asked - began < 20, "no busy loop"

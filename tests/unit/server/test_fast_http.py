@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
+from conditions import until
 
 from dray.server.http import connection_limits as connections_module
 from dray.server.http import https_front as front_module
@@ -179,13 +180,11 @@ async def test_a_stream_ends_with_its_source_and_the_connection_serves_on():
 async def test_when_the_client_goes_the_work_for_it_ends(path):
     async with served() as (echo, _, reader, writer):
         writer.write(plain(path))
-        while not echo.seen:
-            await asyncio.sleep(0.01)
+        await until(lambda: echo.seen)
         if path == "/watch":
             await reader.readuntil(b"\r\n\r\n")
         writer.close()
-        while not echo.cancelled:
-            await asyncio.sleep(0.01)
+        await until(lambda: echo.cancelled)
 
 
 async def test_a_reader_that_stops_reading_holds_up_its_stream_only():
@@ -297,8 +296,7 @@ async def test_the_rest_of_a_small_body_that_nobody_wanted_is_skipped():
 async def test_what_a_client_sends_before_it_is_asked_for_stays_with_the_client():
     async with served() as (echo, front, _, writer):
         writer.write(plain("/slow"))
-        while not echo.seen:
-            await asyncio.sleep(0.01)
+        await until(lambda: echo.seen)
         writer.write(b"x" * 30_000_000)
         await asyncio.sleep(0.3)
         (connection,) = front.connections.all()
@@ -353,8 +351,7 @@ async def test_an_answer_that_is_not_read_waits_in_pieces_and_is_given_up(lane, 
         for _ in range(1_000):
             echo.lines.put_nowait(b"x" * 50_000)
         writer.write(plain(path, b"", "GET", *(["TE: trailers"] if lane == "framework" else [])))
-        while not front.connections.all():
-            await asyncio.sleep(0.001)
+        await until(lambda: front.connections.all())
         (connection,) = front.connections.all()
         waiting = []
         while (current := front.connections.all()) and len(waiting) < 5_000:

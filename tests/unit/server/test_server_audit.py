@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from conditions import until
 from server_cluster import CLAIMS, MERGE, claim, running_cluster
 
 from dray.server.audit import DEFAULT_POLICY, AuditFile, PolicyError, audit_file, audit_log, parse_policy
@@ -308,13 +309,9 @@ async def test_a_full_disk_does_not_stop_the_server(tmp_path, caplog):
     file._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115  # closed by the file
     task = asyncio.create_task(file.run())
     file.add(b"lost\n")
-    async with asyncio.timeout(10):
-        while not file.n_lost:
-            await asyncio.sleep(0.01)
+    await until(lambda: file.n_lost, 10)
     file.add(b"kept\n")  # there is room again
-    async with asyncio.timeout(10):
-        while not file.n_written:
-            await asyncio.sleep(0.01)
+    await until(lambda: file.n_written, 10)
     task.cancel()
     file.close()
     assert (tmp_path / "audit.log").read_bytes() == b"kept\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from conditions import until
 
 from dray.client import Client
 from dray.control.scheduling.statistics import REASONS
@@ -237,9 +238,7 @@ async def test_the_exporter_serves_what_the_cluster_has(server, tmp_path):
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         address = f"http://127.0.0.1:{runner.addresses[0][1]}"
         following = asyncio.create_task(exporter.run())
-        async with asyncio.timeout(20):
-            while not exporter.is_ready:
-                await asyncio.sleep(0.01)
+        await until(lambda: exporter.is_ready, 20)
         answer = await asyncio.to_thread(lambda: urlopen(f"{address}/metrics").read().decode())
         following.cancel()
         await runner.cleanup()
