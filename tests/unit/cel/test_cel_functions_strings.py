@@ -74,7 +74,7 @@ def test_results(text, value):
         ("'abc'.substring(2, 1)", "invalid substring range. start: 2, end: 1"),
         ("'abc'.substring(0, 4)", "index out of range: 4"),
         ("'abc'.substring(-1, 1)", "index out of range: -1"),
-        ("'('.matches(each)", "error parsing regexp: missing )"),
+        ("'('.matches(each)", "error parsing regexp: missing closing )"),
     ],
 )
 def test_positions_outside_and_bad_patterns(text, message):
