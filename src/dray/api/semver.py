@@ -102,11 +102,11 @@ def parse_semver(text: str, *, normalize: bool = False) -> Semver:
         raise SemverError("No Major.Minor.Patch elements found")
     patch, plus, build_text = parts[2].partition("+")
     patch, minus, prerelease_text = patch.partition("-")
+    major, minor = _number(parts[0], "Major"), _number(parts[1], "Minor")
+    last = _number(patch, "Patch")
     prerelease = tuple(map(_prerelease_part, prerelease_text.split("."))) if minus else ()
     build = tuple(map(_build_part, build_text.split("."))) if plus else ()
-    return Semver(
-        _number(parts[0], "Major"), _number(parts[1], "Minor"), _number(patch, "Patch"), prerelease, build
-    )
+    return Semver(major, minor, last, prerelease, build)
 
 
 def _quoted(text: str) -> str:

@@ -130,7 +130,8 @@ class _Checker:
         return None
 
     def _ident(self, node: Ident) -> CelType:
-        local = self._local(node.name)
+        # With a leading dot a name is never that of a loop's variable.
+        local = None if node.name.startswith(".") else self._local(node.name)
         if local is not None:
             return local
         name = node.name.removeprefix(".")

@@ -99,6 +99,8 @@ def implementation(
     if operator is not None:
         return operator
     declared = {o.id: o for o in declared_functions(with_includes=True)[function]}
+    if function == "size":
+        overloads = tuple(declared)  # one function for all that has a size, whatever the checker made of it
     any_elements = function in _ANY_ELEMENTS
     candidates = [
         (

@@ -156,18 +156,24 @@ def as_bool(value: object) -> bool:
     raise EvaluationError(f"CEL result of type {type_name(value)} could not be converted to bool: {problem}")
 
 
+_CONVERSION_PROBLEMS = {
+    "bytes": "type conversion error from Bytes to 'bool'",
+    "double": "type conversion error from Double to 'bool'",
+    "string": "unsupported native conversion from string to 'bool'",
+    "type": "type conversion not supported for 'type'",
+    "kubernetes.NamedFormat": "type conversion error from 'Format' to 'bool'",
+}
+
+
 def _conversion_problem(value: object) -> str:
     name = type_name(value)
     if isinstance(value, Optional):
         return "optional.none() dereference"
-    problem = f"unsupported type conversion from '{name}' to bool"
     if name in ("list", "map"):
-        problem = f"type conversion error from {name} to 'bool'"
-    elif name == "string":
-        problem = "unsupported native conversion from string to 'bool'"
-    elif name.startswith(("kubernetes.", "net.")):
-        problem = f"type conversion error from '{name.rpartition('.')[2]}' to 'bool'"
-    return problem
+        return f"type conversion error from {name} to 'bool'"
+    if name in ("int", "uint"):
+        return f"unsupported type conversion from '{name}' to bool"
+    return _CONVERSION_PROBLEMS.get(name, f"type conversion error from '{name.rpartition('.')[2]}' to 'bool'")
 
 
 def as_attribute(value: object) -> DeviceAttribute:
