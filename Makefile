@@ -61,7 +61,7 @@ attack: $(STAMP)  ## a million hostile requests, bombs, bad clients and files ag
 
 kubernetes: $(STAMP)  ## end-to-end suite on a real kube-apiserver (built once, cached)
 	@tools/peers/build
-	@tools/peers/build-node helm promtool
+	@tools/peers/build-node helm promtool example
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "kubernetes and not heavy" $(ARGS)
 
 cluster: $(STAMP) $(IMAGE)  ## install the chart on real kubelets with containerd, and break things (needs root; programs are built once, cached)
