@@ -93,7 +93,9 @@ def _holders(obj: JsonObject, path: str) -> Iterator[tuple[str, JsonObject]]:
 
 def _number(holder: JsonObject, field: str, default: int, obj: JsonObject, name: str) -> int:
     value = holder.get(field)
-    if value is None:
+    if value is None or isinstance(
+        value, (dict, list)
+    ):  # another thing of that name, as in LLMInferenceService
         return default
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise SnapshotError(

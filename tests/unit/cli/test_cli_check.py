@@ -10,6 +10,7 @@ from dray.cli.main import main
 from dray.drivers.hardware import load_profile
 from dray.sim.hardware import hardware_snapshot
 from dray.workbench.lint import CODES, lint
+from dray.workbench.lint.selectors import DROPPED
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +235,8 @@ def test_custom_resources_are_searched_for_pods():
         ('device.attributes["gpu.nvidia.com"].index == 0', "dropped-attribute", "uuid"),
         ('device.attributes["gpu.nvidia.com"].pcieBusID == "x"', "dropped-attribute", "pciBusID"),
         ('device.attributes["gpu.amd.com"].cardIndex == 1', "dropped-attribute", "pciBusID"),
+        ('device.attributes["dra.net"].cloudNetwork == "n"', "dropped-attribute", "networkName"),
+        ('device.attributes["dra.net"].name == "eth1"', "dropped-attribute", "ifName"),
         ('device.attributes["gpu.nvidia.com"].model', "cel-not-bool", "== 'value'"),
     ],
 )  # fmt: skip
@@ -762,10 +765,76 @@ def test_braces_inside_values_are_not_a_template():
     assert codes(text) == []
 
 
-def test_a_placeholder_is_called_one():
-    (found,) = check(POD.replace("name: p,", 'name: "${NAME}",'))
-    assert found.code == "invalid"
-    assert "placeholder" in found.hint
+@pytest.mark.parametrize("profile", ["dgx-h100", "mi300x", "intel-flex170", "dranet"])
+def test_no_attribute_that_a_model_publishes_is_called_dropped(profile):
+    pools = load_profile(profile).pools("n")
+    names = {
+        tuple(name.split("/", 1)) if "/" in name else (pool.driver, name)
+        for pool in pools
+        for device in pool.devices
+        for name in device.attributes
+    }
+    assert not names & set(DROPPED)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "hint"),
+    [
+        ("pod-{{.Index}}", "{{.Index}} was not filled in: this is a Go template", "helm template"),
+        ("pod-${INDEX}", "${INDEX} was not filled in: this is a template with shell variables", "envsubst"),
+        ("pod-__INDEX__", "__INDEX__ was not filled in", "put in the value"),
+        ("<your-name>", "<your-name> was not filled in", "put in the value"),
+    ],
+)
+def test_a_placeholder_that_parses_as_yaml_is_called_a_template(name, words, hint):
+    (found,) = check(POD.replace("name: p,", f'name: "{name}",'))
+    assert (found.code, found.line) == ("template", check(POD.replace("name: p,", "name: P_,"))[0].line)
+    assert words in found.message
+    assert hint in found.hint
+
+
+def test_a_placeholder_in_the_version_or_where_a_number_belongs_is_one_too():
+    assert codes(POD.replace("apiVersion: v1", "apiVersion: v${N}")) == ["template"]
+    assert codes(POD.replace("spec:", "spec:\n  priority: ${PRIORITY}")) == ["template"]
+
+
+def test_operators_of_an_expression_are_no_placeholder():
+    assert codes(selecting("device.driver <b && b> )")) == ["cel-compile"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("kind: Pod\n...\nspec: {}\n", "syntax", "text that was left out"),
+        ("kind: Pod\nspec:\n  ...\n  nodeName: n\n", "syntax", "text that was left out"),
+        ("kind: Pod\nspec:\n  a: b\n  ${MORE}\nc: d\n", "template", "${MORE} was not filled in"),
+    ],
+)
+def test_a_text_that_cannot_be_parsed_before_it_is_filled_in_says_so(text, code, words):
+    (found,) = check(text)
+    assert found.code == code
+    assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("requests", "code"),
+    [
+        ("[{name: a, exactly: {deviceClassName: tpu.google.com, count: 4}}]", "partial-claim"),
+        ("[{name: a, exactly: {deviceClassName: tpu.google.com}}]", "partial-claim"),
+        ("[{name: a, exactly: {deviceClassName: tpu.google.com, count: 8}}]", ""),
+        ("[{name: a, exactly: {deviceClassName: tpu.google.com, allocationMode: All}}]", ""),
+        (
+            "[{name: a, exactly: {deviceClassName: tpu.google.com, count: 4}},"
+            " {name: b, exactly: {deviceClassName: tpu.google.com, count: 4}}]",
+            "",
+        ),
+    ],
+)
+def test_a_claim_for_a_part_of_a_tpu_host_is_named_before_its_driver_refuses_it(requests, code):
+    head = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: c}\nspec:\n  devices:\n"
+    text = f"{head}    requests: {requests}\n"
+    assert codes(text, hardware_snapshot([(load_profile("tpu-v5e"), 1)])) == ([code] if code else [])
+    assert codes(text) == []  # how many chips a host has is not known
 
 
 def test_a_namespace_of_a_cluster_scoped_object_is_ignored_as_the_server_does():

@@ -215,3 +215,9 @@ def test_absurd_numbers_of_pods_are_refused():
         pods_of(custom("x.example.com/v1", "Thing", {"replicas": 10**9, "template": template()}))
     with pytest.raises(SnapshotError, match="whole number"):
         pods_of(custom("x.example.com/v1", "Thing", {"replicas": "many", "template": template()}))
+
+
+def test_another_thing_that_is_called_like_a_number_of_copies_is_none():
+    spec = {"replicas": 2, "parallelism": {"data": 16, "expert": True}, "template": {"containers": []}}
+    spec["template"]["containers"] = [{"name": "main", "image": "i"}]
+    assert len(pods_of(custom("serving.kserve.io/v1alpha1", "LLMInferenceService", spec))) == 2

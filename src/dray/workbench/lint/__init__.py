@@ -22,7 +22,8 @@ from dray.sim.snapshot import Snapshot
 from dray.workbench.lint.documents import Document, SyntaxProblem, read_documents
 from dray.workbench.lint.findings import CODES, ERROR, INFO, WARNING, Finding, Problem, error
 from dray.workbench.lint.fitting import Devices, Fitting, check_selectors
-from dray.workbench.lint.objects import Judged, judge
+from dray.workbench.lint.objects import Judged, judge, value_at
+from dray.workbench.lint.placeholders import from_placeholder, unparsed
 from dray.workbench.lint.references import Known, check_class_extended, check_references
 
 __all__ = ["CODES", "ERROR", "INFO", "WARNING", "Finding", "Report", "lint"]
@@ -114,16 +115,15 @@ class _Run:
             if judged.stored is not None:
                 position = len(self.judged)
                 self.judged.append((document, judged))
-            self._tell(position, document, judged.problems)
+            self._tell(
+                position,
+                document,
+                (from_placeholder(each, value_at(value, each.path)) for each in judged.problems),
+            )
 
     def _tell_syntax(self, file: str, data: bytes, problem: SyntaxProblem) -> None:
-        code, message, hint = "syntax", str(problem), ""
-        if b"{{" in data:
-            code, hint = (
-                "template",
-                "run `helm template` on its chart and check what it prints: … | dray check -",
-            )
-            message = "a Go template (as in Helm charts), not a manifest"
+        text = data.decode("utf-8", "replace")
+        code, message, hint = unparsed(text, problem.line) or ("syntax", str(problem), "")
         if code not in self.ignored:
             self.report.findings.append(
                 Finding(ERROR, code, file, problem.line, problem.column, "", "", message, hint)

@@ -9,7 +9,7 @@ ERROR, WARNING, INFO = "error", "warning", "info"
 # Every code, with the sentence that the documentation prints.
 CODES: dict[str, str] = {
     "syntax": "the text is neither YAML nor JSON",
-    "template": "a Go template, as in Helm charts: it is a manifest only after `helm template`",
+    "template": "a template, as in Helm charts or with `${NAME}`: it is a manifest only after its values were put in",
     "not-an-object": "a document without `kind` and `apiVersion`",
     "no-api-version": "an object without `apiVersion`",
     "removed-api": "an object or field of resource.k8s.io that existed in an alpha version only",
@@ -41,6 +41,7 @@ CODES: dict[str, str] = {
     "admin-namespace": "admin access in a namespace that does not allow it",
     "opaque-config": "an opaque config that its driver refuses when a pod starts",
     "taints-everything": "a taint rule without selector: it hits every device",
+    "partial-claim": "a claim for a part of the TPU chips of a host: the driver gives all of them or none",
     "never-fits": "a request that no node can fulfil, not even an empty one",
 }
 

@@ -25,6 +25,7 @@ from dray.sim.snapshot import Snapshot, SnapshotError
 from dray.workbench.inventory import Inventory
 from dray.workbench.lint.findings import Problem, error, warning
 from dray.workbench.lint.objects import claim_spec_of, exact_requests, selectors_of
+from dray.workbench.lint.partial_claims import check_whole_hosts
 from dray.workbench.lint.references import Known
 from dray.workbench.lint.selectors import compared_with_text, is_guarded, version_hint
 
@@ -99,6 +100,7 @@ def check_selectors(
     if found is None:
         return
     path, spec = found
+    yield from check_whole_hosts(stored, devices.attributes)
     for request_path, request in exact_requests(stored):
         yield from _request_problems(request_path, request, known, devices, features)
     for index, constraint in enumerate((spec.get("devices") or {}).get("constraints") or []):

@@ -282,12 +282,7 @@ def _advice(stored: JsonObject, field: str, message: str, body: str) -> str:
         return "leave `count` out: allocationMode All takes what there is"
     if field == "spec.selector" and body.startswith("Required value"):
         return "a patch of kustomize is not a manifest by itself: check what `kubectl kustomize` prints"
-    if _PLACEHOLDER.search(body):
-        return "this looks like a placeholder: put in the value before the manifest is applied"
     return ""
-
-
-_PLACEHOLDER = re.compile(r"\{\{|\$\{?[A-Za-z_]|<[A-Za-z][^<>]*>|__[A-Z]")
 
 
 def value_at(obj: Any, path: str) -> Any:
@@ -409,4 +404,5 @@ __all__ = [
     "exact_requests",
     "judge",
     "selectors_of",
+    "value_at",
 ]

@@ -32,8 +32,11 @@ DROPPED: dict[tuple[str, str], str] = {
     ("gpu.amd.com", "cardIndex"): "use device.attributes['resource.kubernetes.io'].pciBusID",
     ("gpu.amd.com", "renderIndex"): "use device.attributes['resource.kubernetes.io'].pciBusID",
     ("gpu.amd.com", "driverSrcVersion"): "use driverVersion or driverVersionFull",
-    ("gpu.intel.com", "pciRoot"): "use device.attributes['resource.kubernetes.io'].pcieRoot",
-    ("gpu.intel.com", "pciAddress"): "use device.attributes['resource.kubernetes.io'].pciBusID",
+    ("gpu.amd.com", "family"): "use productName",
+    ("gpu.amd.com", "parentPciAddr"): "use device.attributes['resource.kubernetes.io'].pciBusID",
+    ("gpu.amd.com", "parentDeviceID"): "use device.attributes['resource.kubernetes.io'].pciBusID",
+    ("dra.net", "cloudNetwork"): "use device.attributes['gce.dra.net'].networkName",
+    ("dra.net", "name"): "use ifName",
 }
 # Attributes that are known to be versions, not text.
 VERSIONS: frozenset[tuple[str, str]] = frozenset(
