@@ -30,6 +30,7 @@ class Feature:
     distinct: bool = True  # pods hold different devices
     limits: tuple[tuple[str, str], ...] = ()  # extended resources, instead of a claim
     waits: str = ""  # the pod stays Pending, and this is in its PodScheduled condition
+    refused: str = ""  # the driver refuses to prepare the claim, and this is in an event
 
 
 def pod_body(name, namespace, profile, resources, **spec):
@@ -95,6 +96,16 @@ async def waits_with(client, name, namespace, words):
     await wait_for(look, f"{namespace}/{name} does not wait with {words!r}")
 
 
+async def refused_with(client, namespace, words):
+    """Wait until an event says why a claim could not be prepared."""
+
+    async def told():
+        events = await client.list(resource_of("", "Event"), namespace=namespace)
+        return any(words in str(event.get("message") or event.get("note") or "") for event in events.items)
+
+    await wait_for(told, f"no event in {namespace} says {words!r}")
+
+
 async def make_namespace(client, name):
     labels = {"resource.kubernetes.io/admin-access": "true"} if name.startswith("admin") else {}
     await make(
@@ -126,6 +137,9 @@ async def play(client, feature):
     held = []
     if feature.waits:
         await waits_with(client, "pod-0", space, feature.waits)
+        return held
+    if feature.refused:
+        await refused_with(client, space, feature.refused)
         return held
     for name in names:
         await printed(client, name, space, feature.shows)

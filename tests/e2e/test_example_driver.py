@@ -4,7 +4,18 @@ import tempfile
 from pathlib import Path
 
 import yaml
-from device_features import Feature, RunningUp, check, make, make_namespace, play, pod_body, printed, wait_for
+from device_features import (
+    Feature,
+    RunningUp,
+    check,
+    make,
+    make_namespace,
+    play,
+    pod_body,
+    printed,
+    refused_with,
+    wait_for,
+)
 
 from dray.api.core import Pod
 from dray.client import Client
@@ -129,12 +140,7 @@ async def refused_config(client):
     entry = {"resourceClaims": [{"name": "it", "resourceClaimName": "bad"}]}
     await make(client, pod_body("waits", "refused", "example", {"claims": [{"name": "it"}]}, **entry))
     words = 'strict decoding error: unknown field "sharing.timeSlicingConfig.intervall"'
-
-    async def told():
-        events = await client.list(resource_of("", "Event"), namespace="refused")
-        return any(words in str(event.get("message", event.get("note", ""))) for event in events.items)
-
-    await wait_for(told, f"no event says {words}")
+    await refused_with(client, "refused", words)
 
 
 async def taints(client):

@@ -1,4 +1,4 @@
-"""What the demos of NVIDIA, dranet, Intel, AMD, SR-IOV, dra-driver-cpu and smaller drivers show: feature × profile × what pods see.
+"""What the demos of NVIDIA, dranet, Intel, AMD, SR-IOV, dra-driver-cpu, TPU and smaller drivers show: feature × profile × what pods see.
 
 The manifests are our own; each row names the demo (of the newest version read) whose feature it is. Rows of one profile
 run one after the other, profiles beside each other, all on one `dray up`.
@@ -20,7 +20,7 @@ NVIDIA, INTEL, GAUDI, QAT, AMD = (
     "qat.intel.com",
     "gpu.amd.com",
 )
-SRIOV, NET, CPU = "sriovnetwork.k8snetworkplumbingwg.io", "dra.net", "dra.cpu"
+SRIOV, NET, CPU, TPU = "sriovnetwork.k8snetworkplumbingwg.io", "dra.net", "dra.cpu", "tpu.google.com"
 
 
 def ask(device_class, cel="", name="it", **fields):
@@ -64,6 +64,7 @@ FEATURES = [
     Feature("nv-extended", "dgx-h100", limits=(("nvidia.com/gpu", "1"),), shows=("DRAY_DEVICE_GPU_",)),
     Feature("nv-mig", "dgx-a100-mig", devices(mig("1g.5gb", "a"), mig("1g.5gb", "b"), mig("2g.10gb", "c"), mig("3g.20gb", "d"),
             match=f"{NVIDIA}/parentUUID"), pods=2, devices=4, shows=("_PROFILE=3g.20gb",)),
+    Feature("nv-mig-extended-size", "gh200-mig", devices(mig("1g.12gb", "a")), devices=1, shows=("_PROFILE=1g.12gb",)),
     Feature("nv-selected", "dgx-a100-mig", devices(ask(NVIDIA,
             f"device.attributes['{NVIDIA}'].productName.lowerAscii().matches('^.*a100.*$')")), shows=("_MODEL=NVIDIA A100",)),
     # The driver does not publish `index` any more: its own quickstart 6 cannot run, and the scheduler says why.
@@ -97,9 +98,13 @@ FEATURES = [
     Feature("qat-dc", "qat-gen4", devices(ask(QAT, f"device.attributes['{QAT}'].services == 'dc'")), shows=("DRAY_DEVICE_QATVF_0000_E8_",)),
     # --- AMD: example
     Feature("amd-whole", "mi300x", devices(ask(AMD)), pods=2, shows=("DRA_RESOURCE_DRIVER_NAME=gpu.amd.com",)),
-    Feature("amd-same-parent", "mi300x-cpx", devices(partition("a"), partition("b"), match=f"{AMD}/parentDeviceID"), devices=2),
-    # The examples name `deviceID`, which the driver publishes for whole GPUs only.
-    Feature("amd-device-id", "mi300x-cpx", devices(partition("a"), partition("b"), match=f"{AMD}/deviceID"), waits="deviceID"),
+    Feature("amd-same-parent", "mi300x-cpx", devices(partition("a"), partition("b"), match="resource.kubernetes.io/pciBusID"), devices=2),
+    # Its examples name `deviceID`, which is that of the product: alike everywhere.
+    Feature("amd-device-id", "mi300x-cpx", devices(partition("a"), partition("b"), match=f"{AMD}/deviceID"), devices=2),
+    Feature("amd-extended", "mi300x", limits=(("amd.com/gpu", "1"),), shows=("DRAY_DEVICE_GPU_",)),
+    Feature("amd-on-demand", "mi300x-auto", devices(ask(AMD, f"device.attributes['{AMD}'].computePartition == 'cpx' && "
+            f"device.attributes['{AMD}'].memoryPartition == 'nps4'", capacity={"requests": {"partitions": "1"}})), pods=2,
+            shows=("_CPX_NPS4_CAPACITY_PARTITIONS=1",), distinct=False),
     # --- SR-IOV: demo
     Feature("sriov-single", "sriov-nics", devices(ask(SRIOV), config=[opaque(
             SRIOV, f"{SRIOV}/v1alpha1", "VfConfig", ifName="net1", netAttachDefName="vf-test1")]), pods=2),
@@ -117,11 +122,26 @@ FEATURES = [
             "&& device.attributes['gce.dra.net'].networkName == 'net-1'")), shows=("DRAY_DEVICE_PCI_0000_06_00_0=",)),
     Feature("net-rdma-and-gpu", "dgx-h100", devices(ask(NVIDIA, name="gpu"), ask("dranet", f"device.attributes['{NET}'].rdma == true", "nic"),
             match="resource.kubernetes.io/pcieRoot"), devices=2),
+    Feature("net-efa-and-gpu", "eks-p4d", devices(ask(NVIDIA, name="gpu"), ask(NET, f"device.attributes['{NET}'].pciDevice == "
+            "'Elastic Fabric Adapter (EFA)'", "efa"), match="resource.kubernetes.io/pcieRoot"), devices=2),
+    Feature("net-by-place", "aks-h100", devices(ask(NVIDIA, "device.attributes['resource.kubernetes.io'].pciBusID in "
+            "['0001:00:00.0', '0008:00:00.0']", "gpu", count=2), ask(NET, f"device.attributes['{NET}'].numaNode == 1", "nic", count=4)),
+            devices=6),
+    Feature("net-rdma-port", "gke-a3-ultra", devices(ask("dranet", f"device.attributes['{NET}'].ifName == 'gpu2rdma0'")),
+            shows=("DRAY_DEVICE_PCI_0000_98_00_0=",)),
     # --- dra-driver-cpu: docs and tests
+    Feature("cpu-performance-cores", "cpu-individual", devices(ask(CPU, f"device.attributes['{CPU}'].coreType == 'p-core'", count=4)), devices=4),
     Feature("cpu-two", "cpu-numa", devices(ask(CPU, capacity={"requests": {f"{CPU}/cpu": "2"}})), pods=2, distinct=False,
             shows=("_CAPACITY_DRA_CPU_CPU=2",)),
     Feature("cpu-of-a-numa-node", "cpu-numa", devices(ask(CPU, f"device.attributes['{CPU}'].numaNodeID == 1",
             capacity={"requests": {f"{CPU}/cpu": "4"}})), devices=1),
+    # --- Google: demo/specs
+    Feature("tpu-all", "tpu-v5e", devices(ask(TPU, allocationMode="All")), devices=8,
+            shows=("TPU_TOPOLOGY=2x4", "TPU_ACCELERATOR_TYPE=v5litepod-8", "DRAY_DEVICE_7=")),
+    Feature("tpu-count-of-the-host", "tpu-v5p", devices(ask(TPU, count=4)), devices=4, shows=("TPU_CHIPS_PER_HOST_BOUNDS=2,2,1",)),
+    Feature("tpu-host-of-a-slice", "tpu-v6e-4x4", limits=(("google.com/tpu", "4"),),
+            shows=("TPU_ACCELERATOR_TYPE=v6e-16", "TPU_HOST_BOUNDS=2,2,1")),
+    Feature("tpu-part", "tpu-v5e", devices(ask(TPU, count=4)), refused="claim requests partial tpu devices (4)"),
     # --- Rebellions, Spyre, Ascend, HAMi: examples and demo
     Feature("rbln-two", "rebellions-atom", devices(ask("npu.rebellions.ai", count=2)), devices=2, shows=("DRAY_DEVICE_RBLN0=",)),
     Feature("rbln-extended", "rebellions-atom", limits=(("rebellions.ai/npu", "1"),), shows=("DRAY_DEVICE_RBLN",)),

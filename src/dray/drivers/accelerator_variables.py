@@ -1,4 +1,4 @@
-"""What the drivers of Intel, AMD, Ascend and HAMi tell a container in its environment, for the simulated ones.
+"""What the drivers of Intel, AMD, Ascend, HAMi and Google's TPUs tell a container in its environment, for the simulated ones.
 
 Device nodes are not modelled; the variables are those that the real drivers write into their CDI specs. Gaudi's name
 all accelerators of a claim at once, so they are made for the claim and not for one device.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dray.api.cdi import ContainerEdits
 from dray.api.quantity import parse_quantity
-from dray.driver import AllocatedDevice, ClaimRequest
+from dray.api.resource import Device
+from dray.driver import AllocatedDevice, ClaimRequest, DriverError, PreparedDevice
 from dray.drivers.simulated import SimulatedDriver
+from dray.drivers.tpu_topology import common_variables, partial_claim
 
 
 class GaudiDriver(SimulatedDriver):
@@ -60,3 +62,35 @@ class HamiDriver(SimulatedDriver):
         if memory is not None:
             env.append(f"CUDA_DEVICE_MEMORY_LIMIT_{index}={parse_quantity(memory).ceil_value() // 2**20}m")
         return ContainerEdits(env=env)
+
+
+class TpuDriver(SimulatedDriver):
+    """The TPU chips of one host, which go to one claim together."""
+
+    async def prepare(self, claim: ClaimRequest) -> list[PreparedDevice]:
+        """Refuse a claim for a part of the chips, as Google's driver does."""
+        chips = _chips_of_host(self.model.devices)
+        refusal = partial_claim(len(claim.devices), chips) if chips else ""
+        if refusal:
+            raise DriverError(refusal)
+        return await super().prepare(claim)
+
+    async def apply(self, claim: ClaimRequest, allocated: AllocatedDevice) -> ContainerEdits:
+        """Return the variables of the host once, and the one of the chip."""
+        env = [f"TPU_DEVICE_{allocated.device}_RESOURCE_CLAIM={claim.uid}"]
+        if allocated == claim.devices[0] and self.model.devices:
+            attributes = self.model.devices[0].attributes or {}
+            accelerator, topology = (
+                attributes[name].string or "" if name in attributes else ""
+                for name in ("accelerator", "topology")
+            )
+            chips = _chips_of_host(self.model.devices)
+            common = common_variables(accelerator, topology, chips, self.model.node_name or "")
+            env += [f"{key}={value}" for key, value in common.items()]
+        return ContainerEdits(env=env)
+
+
+def _chips_of_host(devices: tuple[Device, ...]) -> int:
+    """Return how many chips a host has; 0 if its devices do not say it."""
+    counts = [(device.attributes or {}).get("chipCount") for device in devices[:1]]
+    return next((count.int_value or 0 for count in counts if count is not None), 0)

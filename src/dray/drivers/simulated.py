@@ -119,7 +119,7 @@ class SimulatedDriver:
                 await asyncio.sleep(seconds)
             if fault.prepare_error:
                 raise DriverError(f"device {allocated.device}: {fault.prepare_error}")
-            device = self._device_by_id.get((allocated.pool, allocated.device))
+            device = self.device(allocated)
             if device is None:
                 raise DriverError(f"there is no device {allocated.pool}/{allocated.device} on this node")
             try:
@@ -130,6 +130,10 @@ class SimulatedDriver:
             except OpaqueConfigError as error:
                 raise DriverError(f"request {allocated.request}: opaque config: {error}") from error
         return prepared
+
+    def device(self, allocated: AllocatedDevice) -> Device | None:
+        """Return what is published of an allocated device; None if it is not this node's."""
+        return self._device_by_id.get((allocated.pool, allocated.device))
 
     async def apply(self, claim: ClaimRequest, allocated: AllocatedDevice) -> ContainerEdits:
         """Do what this driver does with one device; return what a container gets for it.

@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dray.drivers import driver_names
-from dray.drivers.accelerator_variables import AmdDriver, AscendDriver, GaudiDriver, HamiDriver
+from dray.drivers.accelerator_variables import (
+    AmdDriver,
+    AscendDriver,
+    GaudiDriver,
+    HamiDriver,
+    TpuDriver,
+)
 from dray.drivers.compute_domains import ComputeDomainDriver
 from dray.drivers.hardware import PoolModel, Profile
 from dray.drivers.simulated import SimulatedDriver
+from dray.drivers.simulated_network import NetworkDriver
 from dray.drivers.simulated_nvidia import NvidiaDriver
 
 # Drivers that do more at prepare than hand out what the profile says.
@@ -19,7 +26,9 @@ _CLASS_BY_DRIVER: dict[str, type[SimulatedDriver]] = {
     driver_names.COMPUTE_DOMAIN: ComputeDomainDriver,
     driver_names.GAUDI: GaudiDriver,
     driver_names.HAMI: HamiDriver,
+    driver_names.NETWORK: NetworkDriver,
     driver_names.NVIDIA: NvidiaDriver,
+    driver_names.TPU: TpuDriver,
 }
 
 

@@ -214,8 +214,8 @@ def the_tour() -> Tour:
         ),
         Scene(
             "A TPU slice",
-            "Four chips of a v5e host.",
-            with_claim("tpu", [request("chips", "tpu.google.com", count=4, where="device.attributes['tpu.google.com'].tpuGen == 'v5litepod'")]),
+            "All chips of a v5e host: the driver gives all of them or none.",
+            with_claim("tpu", [request("chips", "tpu.google.com", allocationMode="All", where="device.attributes['tpu.google.com'].tpuGen == 'v5litepod'")]),
             runs=("tpu",),
         ),
         Scene(

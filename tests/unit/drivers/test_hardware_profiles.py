@@ -107,6 +107,10 @@ def test_classes_can_be_limited_to_the_drivers_at_hand():
 
 # Which attributes the drivers publish, read in their sources (docs/drivers.md names the versions).
 SRIOV = "sriovnetwork.k8snetworkplumbingwg.io"
+_OF_AMD = {
+    "type", "productName", "deviceID", "numaNode", "driverVersion", "driverVersionFull",
+    "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot",
+}  # fmt: skip
 PUBLISHED = {
     "cpu-numa": {
         "resource.kubernetes.io/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode", "dra.cpu/socketID",
@@ -126,14 +130,9 @@ PUBLISHED = {
     },
     "gaudi3": {"model", "serial", "healthy", "pciRoot", "resource.kubernetes.io/pcieRoot"},
     "qat-gen4": {"services"},
-    "mi300x": {
-        "type", "pciAddr", "cardIndex", "renderIndex", "deviceID", "family", "productName", "driverVersion",
-        "driverSrcVersion", "partitionProfile", "resource.kubernetes.io/pcieRoot",
-    },
-    "mi300x-cpx": {
-        "type", "parentPciAddr", "cardIndex", "renderIndex", "parentDeviceID", "family", "productName",
-        "driverVersion", "driverSrcVersion", "partitionProfile", "resource.kubernetes.io/pcieRoot",
-    },
+    "mi300x": _OF_AMD | {"partitionProfile"},
+    "mi300x-cpx": _OF_AMD | {"partitionProfile"},
+    "mi300x-auto": _OF_AMD | {"computePartition", "memoryPartition", "gpuIndex", "pciAddr"},
     "rebellions-atom": {
         "type", "productName", "sid", "uuid", "pciDeviceID", "pciLinkSpeed", "pciLinkWidth", "firmwareVersion",
         "driverVersion", "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot",
@@ -221,4 +220,5 @@ def test_a_node_has_kubelets_labels(name):
     labels = load_profile(name).node_labels("n-1")
     assert labels["kubernetes.io/hostname"] == "n-1"
     assert labels["kubernetes.io/os"] == labels["beta.kubernetes.io/os"] == "linux"
-    assert labels["kubernetes.io/arch"] == ("arm64" if name == "gb200-tray" else "amd64")
+    has_grace = name in ("gb200-tray", "gh200-mig", "aks-gb300", "oke-gb200")
+    assert labels["kubernetes.io/arch"] == ("arm64" if has_grace else "amd64")

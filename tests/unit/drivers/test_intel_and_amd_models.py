@@ -84,11 +84,32 @@ def test_partitions_are_as_large_as_their_gpu(name):
 
 def test_partitions_of_one_gpu_share_their_parents_identity():
     devices = model_of("mi300x-cpx").devices
-    parents = [device.attributes["parentDeviceID"].string for device in devices]
+    parents = [device.attributes["resource.kubernetes.io/pciBusID"].string for device in devices]
+    assert {device.attributes["deviceID"].string for device in devices} == {
+        "0x74a1"
+    }  # of PCI: that of the product
     assert len(set(parents)) == 8
     assert len(set(parents[:8])) == 1
     assert [device.name for device in devices[:2]] == ["gpu-1-128", "gpu-2-129"]
     assert {device.attributes["type"].string for device in devices} == {"amdgpu-partition"}
+
+
+def test_a_gpu_that_is_partitioned_on_demand_has_one_mode_at_a_time_and_so_many_claims():
+    pool = model_of("mi300x-auto")
+    modes = [device for device in pool.devices if device.attributes["gpuIndex"].int_value == 3]
+    assert [device.name for device in modes] == [
+        f"gpu-3-{mode}" for mode in ("spx-nps1", "dpx-nps1", "qpx-nps1", "cpx-nps1", "cpx-nps4")
+    ]
+    assert {consumed.counter_set for device in modes for consumed in device.consumes_counters} == {
+        "gpu-3-mutex"
+    }
+    whole, *_, parts = modes
+    assert not whole.allow_multiple_allocations
+    assert parts.allow_multiple_allocations
+    assert parts.capacity["partitions"].value == "8"
+    assert {key: each.request_policy.default for key, each in parts.capacity.items()} == {
+        "partitions": "1", "memory": f"{196592 // 8}Mi", "computeUnits": "38", "simdUnits": "152",
+    }  # fmt: skip
 
 
 async def test_amds_driver_tells_its_name_and_refuses_what_it_does_not_know():
@@ -114,7 +135,11 @@ async def test_amds_driver_tells_its_name_and_refuses_what_it_does_not_know():
             {"model": "MI300X", "compute": "tpx", "gpus": [{"pci": "x"}]},
             "cannot be in mode tpx_nps1",
         ),
-        (amd_gpus, {"model": "MI300X", "memory": "nps8", "gpus": [{"pci": "x"}]}, "memory modes: nps1, nps4"),
+        (
+            amd_gpus,
+            {"model": "MI300X", "memory": "nps8", "gpus": [{"pci": "x"}]},
+            "compute modes: spx, dpx, qpx, cpx, auto; memory modes: nps1, nps4",
+        ),
     ],
 )
 def test_a_profile_that_cannot_be_says_why(build, entry, words):

@@ -85,3 +85,32 @@ def test_a_config_of_a_virtual_function_is_checked():
     check_config(SRIOV, config)
     with pytest.raises(OpaqueConfigError, match='unknown field "ifname"'):
         check_config(SRIOV, {**config, "ifname": "net1"})
+
+
+@pytest.mark.parametrize("name", ["eks-p4d", "aks-h100", "aks-gb300"])
+def test_rdma_devices_without_interface_have_no_name_and_no_addresses(name):
+    (pool,) = [each for each in load_profile(name).pools("n") if each.driver == "dra.net"]
+    device = pool.devices[0]
+    told = {key.removeprefix("dra.net/") for key in device.attributes if key.startswith("dra.net/")}
+    assert told == {"rdma", "rdmaDevice", "pciAddress", "pciVendor", "pciDevice", "pciSubsystem", "numaNode"}
+    assert device.name.startswith("pci-")
+
+
+def test_a_device_without_interface_needs_what_names_it():
+    with pytest.raises(ValueError, match="without netdev has pci and rdma"):
+        interfaces({"nics": [{"pci": "0000:05:00.0"}]}, "n")
+
+
+@pytest.mark.parametrize(
+    ("profile", "attribute", "value"),
+    [
+        ("ack-erdma", "alibaba.dra.net/erdma", True),
+        ("oke-gb200", "oke.dra.net/rackId", "rack-1"),
+        ("gke-a3-ultra", "gce.dra.net/networkName", "rdma-net"),
+        ("aks-gb300", "azure.dra.net/vmSize", "Standard_ND128isr_GB300_v6"),
+    ],
+)
+def test_clouds_tell_where_an_interface_is(profile, attribute, value):
+    (pool,) = [each for each in load_profile(profile).pools("n") if each.driver == "dra.net"]
+    told = pool.devices[0].attributes[attribute]
+    assert value in (told.string, told.bool_value)

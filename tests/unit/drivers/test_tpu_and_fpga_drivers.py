@@ -9,7 +9,10 @@ from sysfs_trees import class_entry, pci_function, write
 from dray.api.resource import ResourceClaim
 from dray.driver import AllocatedDevice, ClaimRequest, DeviceConfig, DriverError
 from dray.drivers.fpga import FpgaDriver, parse_config
+from dray.drivers.hardware import load_profile
+from dray.drivers.simulated_node import simulated_driver
 from dray.drivers.tpu import TpuDriver, read_environment
+from dray.drivers.tpu_topology import common_variables
 
 
 def claim(*devices):
@@ -39,23 +42,28 @@ def test_chips_are_published_with_generation_and_topology(host):
     assert [device.name for device in pool.devices] == ["accel0", "accel1", "accel2", "accel3"]
     attributes = pool.devices[3].attributes
     assert attributes["tpuGen"].string == "v5litepod"
+    assert attributes["accelerator"].string == "tpu-v5-lite-podslice"
     assert attributes["topology"].string == "2x2"
     assert attributes["chipCount"].int_value == 4
     assert not [name for name in attributes if "/" in name]  # Google's driver has none of the standard ones
+    (uuid,) = {device.attributes["uuid"].string for device in pool.devices}  # one for the host, as there
+    assert uuid.startswith("tpu-")
 
 
-def test_a_whole_host_gets_the_topology_and_a_part_computes_alone(host):
+def test_a_whole_host_gets_its_topology_and_a_part_is_refused(host):
     driver, _ = host
     whole = driver.prepare(claim(*(AllocatedDevice("tpu", "n", f"accel{i}") for i in range(4))))
     env = [variable for device in whole for variable in device.edits.env]
-    assert "TPU_VISIBLE_CHIPS=0,1,2,3" in env
-    assert "TPU_TOPOLOGY=2x2" in env
+    assert len(env) == len(set(env))  # the variables of the host are there once
+    assert {"TPU_TOPOLOGY=2x2", "TPU_ACCELERATOR_TYPE=v5litepod-4", "TPU_HOST_BOUNDS=1,1,1"} <= set(env)
+    assert {"TPU_WORKER_ID=0", "TPU_DEVICE_accel2_RESOURCE_CLAIM=uid-1"} <= set(env)
     assert [node.path for device in whole for node in device.edits.device_nodes] == [
         f"/dev/accel{i}" for i in range(4)
     ]
-    (part,) = driver.prepare(claim(AllocatedDevice("tpu", "n", "accel2")))
-    assert "TPU_CHIPS_PER_HOST_BOUNDS=1,1,1" in part.edits.env
-    assert not any("TOPOLOGY" in variable for variable in part.edits.env)
+    with pytest.raises(
+        DriverError, match=r"claim requests partial tpu devices \(1\), only .* \(4\) on the node"
+    ):
+        driver.prepare(claim(AllocatedDevice("tpu", "n", "accel2")))
 
 
 async def test_a_chip_without_its_device_node_is_unhealthy_and_withdrawn(host):
@@ -68,21 +76,72 @@ async def test_a_chip_without_its_device_node_is_unhealthy_and_withdrawn(host):
     await stream.aclose()
     assert sick == ["accel1"]
     with pytest.raises(DriverError, match="accel1 is not there any more"):
-        driver.prepare(claim(AllocatedDevice("tpu", "n", "accel1")))
+        driver.prepare(claim(*(AllocatedDevice("tpu", "n", f"accel{i}") for i in range(4))))
 
 
-def test_chips_behind_vfio_are_found(tmp_path):
+def vfio_host(tmp_path, *groups):
     sysfs, dev = tmp_path / "sys", tmp_path / "dev"
-    function = pci_function(sysfs, "pci0000:00", "0000:00:05.0", vendor="0x1ae0", device="0x006f")
-    group = sysfs / "kernel/iommu_groups/7"
-    group.mkdir(parents=True)
-    (function / "iommu_group").symlink_to(group)
-    write(dev / "vfio/7", "")
-    driver = TpuDriver("n", sysfs, dev, {})
+    for index, number in enumerate(groups):
+        function = pci_function(
+            sysfs, "pci0000:00", f"0000:00:{index + 4:02x}.0", vendor="0x1ae0", device="0x006f"
+        )
+        group = sysfs / f"kernel/iommu_groups/{number}"
+        group.mkdir(parents=True)
+        (function / "iommu_group").symlink_to(group)
+        write(dev / f"vfio/{number}", "")
+    return TpuDriver("n", sysfs, dev, {})
+
+
+def test_chips_behind_vfio_are_called_by_the_number_of_their_group(tmp_path):
+    driver = vfio_host(tmp_path, 7)
     (pool,) = driver.discover()
-    assert [device.name for device in pool.devices] == ["vfio7"]
-    (prepared,) = driver.prepare(claim(AllocatedDevice("tpu", "n", "vfio7")))
+    assert [device.name for device in pool.devices] == ["7"]
+    (prepared,) = driver.prepare(claim(AllocatedDevice("tpu", "n", "7")))
     assert [node.path for node in prepared.edits.device_nodes] == ["/dev/vfio/7", "/dev/vfio/vfio"]
+
+
+def test_a_host_that_knows_nothing_of_a_slice_is_a_tpu_by_itself(tmp_path):
+    (pool,) = vfio_host(tmp_path, 10, 9, 8, 11).discover()
+    # In the order in which a folder is listed, as Google's driver numbers them.
+    assert [(device.name, device.attributes["index"].int_value) for device in pool.devices] == [
+        ("10", 0), ("11", 1), ("8", 2), ("9", 3),
+    ]  # fmt: skip
+    assert pool.devices[0].attributes["topology"].string == "2x2"
+    assert pool.devices[0].attributes["accelerator"].string == "tpu-v6e-slice"
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "chips", "expected"),
+    [
+        # One host of four: a slice of 4 x 4 chips, four on each host.
+        ("tpu-v5-lite-podslice", "4x4", 4, {"TPU_ACCELERATOR_TYPE": "v5litepod-16", "TPU_HOST_BOUNDS": "2,2,1"}),
+        ("tpu-v5-lite-podslice", "16x16", 8, {"TPU_TOPOLOGY_WRAP": "true,true,false"}),
+        ("tpu-v5p-slice", "4x4x4", 4, {"TPU_TOPOLOGY_WRAP": "true,true,true", "ENABLE_ICI_RESILIENCY": "true"}),
+        ("tpu-v4-podslice", "2x2x1", 4, {"TPU_ACCELERATOR_TYPE": "v4-8", "TPU_WORKER_HOSTNAMES": "localhost"}),
+    ],
+)  # fmt: skip
+def test_variables_follow_from_type_and_topology(accelerator, topology, chips, expected):
+    variables = common_variables(accelerator, topology, chips, "n")
+    assert {name: variables.get(name) for name in expected} == expected
+
+
+def test_an_unknown_topology_says_nothing(tmp_path):
+    assert set(common_variables("tpu-v6e-slice", "5 by 5", 4, "n")) == {
+        "KUBERNETES_NODE_NAME", "DRA_RESOURCE_DRIVER_NAME", "TPU_SKIP_MDS_QUERY",
+    }  # fmt: skip
+
+
+async def test_the_model_refuses_a_part_and_gives_the_host(tmp_path):
+    (pool,) = load_profile("tpu-v5e").pools("n")
+    driver = simulated_driver(pool)
+    assert [device.name for device in pool.devices] == [str(index) for index in range(8)]
+    assert len({device.attributes["uuid"].string for device in pool.devices}) == 1
+    with pytest.raises(DriverError, match="partial tpu devices"):
+        await driver.prepare(claim(AllocatedDevice("tpu", "n", "0")))
+    prepared = await driver.prepare(claim(*(AllocatedDevice("tpu", "n", str(i)) for i in range(8))))
+    env = [variable for device in prepared for variable in device.edits.env]
+    assert "TPU_CHIPS_PER_HOST_BOUNDS=2,4,1" in env
+    assert env.count("TPU_TOPOLOGY=2x4") == 1
 
 
 def test_the_machines_tpu_environment_is_read_in_both_spellings(tmp_path):

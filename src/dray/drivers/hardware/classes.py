@@ -59,7 +59,8 @@ _CLASSES = (
     _Class(INTEL_GPU, INTEL_VFIO_CLASS),
     _Class(GAUDI, extended="intel.com/gaudi"),
     _Class(QAT, extended="intel.com/qat"),
-    _Class(AMD),
+    # The value is empty in AMD's chart; its documentation uses this name.
+    _Class(AMD, extended="amd.com/gpu"),
     _Class(REBELLIONS, extended="rebellions.ai/npu"),
     _Class(SPYRE),
     # The driver makes one class for each model that it finds.

@@ -34,6 +34,7 @@ from dray.drivers.hardware.networks import interfaces
 from dray.drivers.hardware.nvidia import nvidia_gpus
 from dray.drivers.hardware.pools import PoolModel
 from dray.drivers.hardware.published import published
+from dray.drivers.tpu_topology import generation_of, has_vfio, topology_of_host
 
 # --- network ------------------------------------------------------------------
 
@@ -78,19 +79,24 @@ def sriov_functions(entry: Entry, node: str) -> PoolModel:
 def tpus(entry: Entry, node: str) -> PoolModel:
     """Model `tpu.google.com`: one device per chip, with the host's topology."""
     chips = int(entry["chips"])
+    generation = generation_of(str(entry["accelerator"]))
     devices = []
     for index in range(chips):
         attributes = {
             "index": number(index),
-            "uuid": text(stable_uuid(node, "tpu", index)),
-            "tpuGen": text(str(entry["generation"])),
+            # Google's driver makes it from the node's name alone: all chips of a host have the same one.
+            "uuid": text(f"tpu-{stable_uuid(node, 'tpu')}"),
+            "tpuGen": text(generation),
             "brand": text("Google"),
             "accelerator": text(str(entry["accelerator"])),
             "chipCount": number(chips),
         }
-        if "topology" in entry:
-            attributes["topology"] = text(str(entry["topology"]))
-        devices.append(Device(name=f"accel{index}", attributes=attributes))
+        topology = str(entry.get("topology") or topology_of_host(chips))
+        if topology:
+            attributes["topology"] = text(topology)
+        # The number of a VFIO group, or /dev/accelN.
+        name = str(index) if has_vfio(generation) else f"accel{index}"
+        devices.append(Device(name=name, attributes=attributes))
     return PoolModel(driver_names.TPU, node, tuple(devices), (), node)
 
 

@@ -159,6 +159,10 @@ GPU_MODELS: dict[str, GpuModel] = {
                      known_mib={"1g.10gb": 9984, "1g.10gb+me": 9984, "1g.20gb": 20096, "2g.20gb": 20096, "3g.40gb": 40448,
                                 "4g.40gb": 40448, "7g.80gb": 81152}),
     ),
+    "GH200-96GB": GpuModel(
+        "NVIDIA GH200 480GB", "Nvidia", "Hopper", "9.0.0", 97871, _HOPPER_ENGINES, 8,
+        _seven_slots(97871, (12, 24, 24, 48, 96), ampere=False),
+    ),
     "H200-141GB": GpuModel(
         "NVIDIA H200", "Nvidia", "Hopper", "9.0.0", 143771, _HOPPER_ENGINES, 8,
         _seven_slots(143771, (18, 35, 35, 71, 141), ampere=False),
@@ -170,6 +174,10 @@ GPU_MODELS: dict[str, GpuModel] = {
     "GB200-186GB": GpuModel(
         "NVIDIA GB200", "Nvidia", "Blackwell", "10.0.0", 189471, _BLACKWELL_ENGINES, 8,
         _seven_slots(189471, (23, 47, 47, 93, 186), ampere=False),
+    ),
+    "GB300-278GB": GpuModel(
+        "NVIDIA GB300", "Nvidia", "Blackwell", "10.3.0", 284208, _BLACKWELL_ENGINES, 8,
+        _seven_slots(284208, (35, 70, 70, 139, 278), ampere=False),
     ),
     "L40S-48GB": GpuModel("NVIDIA L40S", "Nvidia", "Ada Lovelace", "8.9.0", 46068, Engines(142, 2, 3, 3, 4, 1)),
     "RTX4090-24GB": GpuModel("NVIDIA GeForce RTX 4090", "GeForce", "Ada Lovelace", "8.9.0", 24564, Engines(128, 2, 1, 2, 1, 1)),

@@ -1,6 +1,7 @@
 """Devices of kubernetes-sigs/dranet (`dra.net`, August 2026): physical interfaces, virtual functions, virtual links.
 
-An interface with a PCI address is named after it, another one after itself. What a cloud tells of an interface stands
+An interface with a PCI address is named after it, another one after itself. An RDMA device without interface (EFA of AWS,
+InfiniBand of virtual machines) has neither name nor addresses. What a cloud tells of an interface stands
 in attributes with the cloud's own prefix (`gce.dra.net/block`); a profile gives them as `cloud`.
 """
 
@@ -24,10 +25,10 @@ _CLOUD_NAME = re.compile(r"(gce|azure|oke|alibaba|aws)\.dra\.net/[A-Za-z][A-Za-z
 
 def interfaces(entry: Entry, node: str) -> PoolModel:
     """Model `dra.net`: one device per network interface."""
-    devices = [
-        Device(name=_device_name(nic), attributes=_attributes(entry, nic, f"{node}/{index}"))
-        for index, nic in enumerate(entry["nics"])
-    ]
+    devices = []
+    for index, nic in enumerate(entry["nics"]):
+        attributes = _attributes(entry, nic, f"{node}/{index}")
+        devices.append(Device(name=_device_name(nic), attributes=attributes))
     return PoolModel(driver_names.NETWORK, node, tuple(devices), (), node)
 
 
@@ -46,10 +47,37 @@ def _device_name(nic: Entry) -> str:
 
 
 def _attributes(entry: Entry, nic: Entry, identity: str) -> Attributes:
-    digest = hashlib.sha256(identity.encode()).digest()[:5]
     is_virtual = bool(nic.get("virtual", False))
     if is_virtual and "pci" in nic:
         raise ValueError(f"{nic['netdev']}: a virtual interface has no PCI address")
+    if "netdev" not in nic and not ("pci" in nic and "rdma" in nic):
+        raise ValueError("a device without netdev has pci and rdma")
+    own: dict[str, str | int | bool] = {"rdma": "rdma" in nic}
+    if "netdev" in nic:
+        own |= _link_attributes(entry, nic, identity, is_virtual=is_virtual)
+    if "rdma" in nic:
+        own["rdmaDevice"] = str(nic["rdma"])
+    if not is_virtual:
+        told = {**entry, **nic}
+        own["pciVendor"] = str(told.get("vendor", "Mellanox Technologies"))
+        own["pciDevice"] = str(told.get("product", "MT2910 Family [ConnectX-7]"))
+        if "subsystem" in told:
+            own["pciSubsystem"] = str(told["subsystem"])
+    if "pci" in nic:
+        own["pciAddress"] = str(nic["pci"])
+    if "numa" in nic:
+        own["numaNode"] = int(nic["numa"])
+    place = place_attributes(nic)
+    place.pop(PCI_BUS_ID, None)  # dranet has an attribute of its own for it
+    attributes = {f"{driver_names.NETWORK}/{name}": _typed(value) for name, value in own.items()} | place
+    return attributes | _cloud_attributes({**(entry.get("cloud") or {}), **(nic.get("cloud") or {})})
+
+
+def _link_attributes(
+    entry: Entry, nic: Entry, identity: str, *, is_virtual: bool
+) -> dict[str, str | int | bool]:
+    """Return what the kernel says of an interface; RDMA devices without one lack all of it."""
+    digest = hashlib.sha256(identity.encode()).digest()[:5]
     own: dict[str, str | int | bool] = {
         "ifName": str(nic["netdev"]),
         "mac": ":".join(f"{byte:02x}" for byte in (0x02, *digest)),
@@ -60,29 +88,14 @@ def _attributes(entry: Entry, nic: Entry, identity: str) -> Attributes:
         "ebpf": bool(nic.get("ebpf", False)),
         "encapsulation": "ether" if is_virtual else str(entry.get("encapsulation", "infiniband")),
         "virtual": is_virtual,
-        "rdma": "rdma" in nic,
         "sriov": "sriov_vfs" in nic,
     }
     own |= {family: str(nic[family]) for family in ("ipv4", "ipv6") if family in nic}
-    if "rdma" in nic:
-        own["rdmaDevice"] = str(nic["rdma"])
     if "sriov_vfs" in nic:
         own["sriovVfs"] = int(nic["sriov_vfs"])
     if nic.get("is_vf"):
         own["isSriovVf"] = True  # the driver tells it only where it is so
-    if not is_virtual:
-        own["pciVendor"] = str(entry.get("vendor", "Mellanox Technologies"))
-        own["pciDevice"] = str(entry.get("product", "MT2910 Family [ConnectX-7]"))
-    if "subsystem" in entry and not is_virtual:
-        own["pciSubsystem"] = str(entry["subsystem"])
-    if "pci" in nic:
-        own["pciAddress"] = str(nic["pci"])
-    if "numa" in nic:
-        own["numaNode"] = int(nic["numa"])
-    place = place_attributes(nic)
-    place.pop(PCI_BUS_ID, None)  # dranet has an attribute of its own for it
-    attributes = {f"{driver_names.NETWORK}/{name}": _typed(value) for name, value in own.items()} | place
-    return attributes | _cloud_attributes({**(entry.get("cloud") or {}), **(nic.get("cloud") or {})})
+    return own
 
 
 def _cloud_attributes(told: Mapping[str, object]) -> Attributes:

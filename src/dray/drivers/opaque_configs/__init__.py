@@ -13,6 +13,7 @@ from dray.drivers import driver_names
 from dray.drivers.opaque_configs.amd import parse_amd_config
 from dray.drivers.opaque_configs.ascend import parse_npu_config
 from dray.drivers.opaque_configs.compute_domains import parse_domain_config
+from dray.drivers.opaque_configs.cpus import parse_cpu_config
 from dray.drivers.opaque_configs.decoding import OpaqueConfigError
 from dray.drivers.opaque_configs.dranet import parse_network_config
 from dray.drivers.opaque_configs.example import parse_gpu_config, parse_net_config, refuse_config
@@ -28,6 +29,7 @@ _PARSERS: Mapping[str, Callable[[Any], object]] = {
     driver_names.EXAMPLE_GPU: parse_gpu_config,
     driver_names.EXAMPLE_NET: parse_net_config,
     driver_names.EXAMPLE_CPU: refuse_config,
+    driver_names.CPU: parse_cpu_config,
     driver_names.SRIOV: parse_vf_config,
     driver_names.NETWORK: parse_network_config,
     driver_names.ASCEND: parse_npu_config,

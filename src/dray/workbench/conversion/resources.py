@@ -47,7 +47,7 @@ _PLAIN: dict[str, DeviceRequest] = {
         TPU,
         "tpu",
         notes=(
-            "a TPU slice spans whole hosts: where google.com/tpu meant all chips of the host, "
+            "the driver gives all TPU chips of a host or none: the number must be that of the host's chips; "
             "allocationMode: All says the same without a number",
         ),
     ),
