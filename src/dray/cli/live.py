@@ -24,7 +24,7 @@ from dray.cli.arguments import add_flags, seconds
 from dray.cli.sources import connect, load_source, warn_of_forbidden
 
 if TYPE_CHECKING:
-    from dray.cli.top_keys import View
+    from dray.cli.top_keys import TopView
     from dray.client import Client
     from dray.sim.snapshot import Snapshot
 
@@ -45,7 +45,7 @@ def add_watch_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def show(args: argparse.Namespace, draw: Draw, view: View | None = None) -> int:
+def show(args: argparse.Namespace, draw: Draw, view: TopView | None = None) -> int:
     """Print what `draw` makes of the cluster that the flags name; with `--watch` until interrupted."""
     if not args.watch:
         sys.stdout.write(draw(load_source(args)))
@@ -75,7 +75,9 @@ def _keys_at_once() -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-async def _keep_showing(args: argparse.Namespace, draw: Draw, is_terminal: bool, view: View | None) -> None:
+async def _keep_showing(
+    args: argparse.Namespace, draw: Draw, is_terminal: bool, view: TopView | None
+) -> None:
     from dray.client import ClientError
     from dray.sim.snapshot import SnapshotError, capture
 
@@ -132,7 +134,7 @@ def _read_keys(typed: asyncio.Queue[str], changed: asyncio.Event, stack: context
     stack.callback(loop.remove_reader, descriptor)
 
 
-async def _take_keys(view: View, typed: asyncio.Queue[str], client: Client | None) -> bool:
+async def _take_keys(view: TopView, typed: asyncio.Queue[str], client: Client | None) -> bool:
     """Let the view have what was typed, and end the jobs that it says; returns whether only the view has changed."""
     from dray.client import ClientError
     from dray.client.resources import PODS

@@ -17,7 +17,7 @@ from dray.cli.get import claim_state, finished_claims, memory_of, users
 from dray.cli.live import add_watch_flags, show
 from dray.cli.output import add_output_flag, as_data, as_table, plural, use_colour
 from dray.cli.sources import add_source_flags
-from dray.cli.top_keys import SORTS, Target, View
+from dray.cli.top_keys import SORTS, Target, TopView
 from dray.sim.snapshot import Snapshot
 from dray.workbench.inventory import DeviceRow, Inventory, Use
 from dray.workbench.jobs import job_states, queue_order
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.output == "table" and not args.against and sys.stdout.isatty():
         args.watch = True
 
-    view = View(sort=args.sort)
+    view = TopView(sort=args.sort)
     has_keys = args.watch and sys.stdout.isatty() and sys.stdin.isatty()
 
     def draw(snapshot: Snapshot) -> str:
@@ -125,7 +125,7 @@ class _Line:
 
 def picture(
     snapshot: Snapshot,
-    view: View,
+    view: TopView,
     namespace: str | None,
     lines: int = 0,
     *,
@@ -174,7 +174,7 @@ _DEVICE_HEADERS = ["NODE", "DEVICE", "MODEL", "SIZE", "STATE", "USE", "HELD BY"]
 _WAITING_HEADERS = ["WAITING", "WANTS", "REASON"]
 
 
-def _matches(line: _Line, view: View) -> bool:
+def _matches(line: _Line, view: TopView) -> bool:
     text = " ".join(line.cells).lower()
     return all(word in text for word in view.filter.lower().split())
 

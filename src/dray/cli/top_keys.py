@@ -37,7 +37,7 @@ class Target:
 
 
 @dataclass(slots=True)
-class View:
+class TopView:
     """What the user has chosen, and the lines that they choose from."""
 
     sort: str = "use"

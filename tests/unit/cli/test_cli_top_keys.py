@@ -2,13 +2,13 @@
 
 import pytest
 
-from dray.cli.top_keys import Target, View
+from dray.cli.top_keys import Target, TopView
 
 TRAIN, OTHER = Target("user-ann", "train"), Target("user-bob", "")
 
 
 def view(**more):
-    return View(targets=[TRAIN, OTHER], **more)
+    return TopView(targets=[TRAIN, OTHER], **more)
 
 
 def typed(shown, text):
@@ -39,7 +39,7 @@ def test_what_others_hold_cannot_be_ended():
     assert (
         "no job that can be ended" in view(chosen=1, message="this line has no job that can be ended").foot()
     )
-    assert typed(View(), "xy") == [], "there is no line"
+    assert typed(TopView(), "xy") == [], "there is no line"
 
 
 def test_orders_take_turns():
