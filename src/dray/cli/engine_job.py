@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dray.api.cdi import ContainerEdits
+from dray.api.parsing import ParseError, load_json
 from dray.api.user_names import EDITS_VARIABLE
 from dray.workbench.container_engines import EngineError, not_carried_out, with_devices
 
@@ -25,9 +26,9 @@ def main(words: Sequence[str]) -> int:
     """Become the engine; returns only when that cannot be."""
     text = os.environ.pop(EDITS_VARIABLE, "")
     try:
-        edits = msgspec.json.decode(text, type=ContainerEdits) if text else ContainerEdits()
+        edits = msgspec.convert(load_json(text), ContainerEdits) if text else ContainerEdits()
         line = with_devices(words, edits)
-    except (msgspec.DecodeError, EngineError) as error:
+    except (ParseError, msgspec.ValidationError, EngineError) as error:
         print(f"error: {error}", file=sys.stderr)
         return _NOT_STARTED
     for what in not_carried_out(edits):
