@@ -42,10 +42,10 @@ class Greeter:
         return text_response(200, "hello")
 
 
-def added(connections, count, remote="10.0.0.1", *, is_identified=False):
+def added(connections, count, remote="10.0.0.1", *, is_identified=False, uid=None):
     made = [Known() for _ in range(count)]
     for each in made:
-        connections.add(each, remote, is_identified=is_identified)
+        connections.add(each, remote, is_identified=is_identified, uid=uid)
     return made
 
 
@@ -86,6 +86,31 @@ def test_a_full_server_closes_a_stranger_for_somebody_new_but_nobody_it_knows():
     added(connections, 1, is_identified=True)
     assert not connections.has_room()
     assert not any(each.is_aborted for each in known)
+
+
+def test_one_local_user_cannot_take_the_connections_of_the_others(monkeypatch):
+    monkeypatch.setattr(connections_module, "MAX_LOCAL_EACH", 3)
+    connections = Connections()
+    of_ann = added(connections, 3, "", is_identified=True, uid=1001)
+    of_root = added(connections, 9, "", is_identified=True, uid=0)
+    of_bob = added(connections, 5, "", is_identified=True, uid=1002)
+    assert [each.is_aborted for each in of_bob] == [True, True, False, False, False]
+    assert not any(each.is_aborted for each in (*of_ann, *of_root))
+    other_lane = Known()
+    connections.replace(of_bob[2], other_lane)  # it still counts as one of the same user
+    added(connections, 1, "", is_identified=True, uid=1002)
+    assert of_bob[3].is_aborted
+    for each in (*of_bob, other_lane):
+        connections.remove(each)
+    added(connections, 2, "", is_identified=True, uid=1002)
+    assert not other_lane.is_aborted
+    assert not any(each.is_aborted for each in of_bob[4:])
+
+
+def test_few_open_files_leave_a_local_user_few_connections():
+    connections = Connections(limit=80)
+    made = added(connections, 12, "", is_identified=True, uid=1001)
+    assert [each.is_aborted for each in made].count(True) == 2
 
 
 def test_a_body_budget_refuses_what_is_beyond_it_and_takes_what_is_given_back():

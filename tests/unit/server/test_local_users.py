@@ -1,6 +1,7 @@
 """Callers over the Unix socket: who they are, what they may do, their namespace, their login, the socket itself."""
 
 import asyncio
+import contextlib
 import json
 import os
 import stat
@@ -22,6 +23,7 @@ from dray.local import shared_machine
 from dray.server.auth.authentication import Authenticator
 from dray.server.auth.local_users import LocalUsers
 from dray.server.auth.login import Login
+from dray.server.http import connection_limits, fast_http
 from dray.server.http.https_front import Front
 from dray.server.http.unix_access import SocketPlaceError, unix_socket
 from dray.server.requests import Request, User
@@ -248,6 +250,28 @@ async def test_a_client_works_over_the_socket_and_the_socket_goes_with_the_serve
     await front.stop()
     assert not path.exists()
     assert shared_machine.find_shared_system() is None
+
+
+async def test_connections_over_the_socket_are_counted_for_each_user(cluster, path, monkeypatch):
+    monkeypatch.setattr(connection_limits, "MAX_LOCAL_EACH", 3)
+    monkeypatch.setattr(
+        fast_http, "peer_uid", lambda transport: 1001
+    )  # another user than the one who runs the tests
+    front = Front(cluster.server, "127.0.0.1", 0, None, unix_socket=unix_socket(path))
+    await front.start()
+    try:
+        async with asyncio.timeout(30):
+            opened = [await asyncio.open_unix_connection(path) for _ in range(5)]
+            for reader, _ in opened[:2]:
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+            while len(front.connections) > 3:
+                await asyncio.sleep(0.01)
+            assert not any(reader.at_eof() for reader, _ in opened[2:])
+            for _, writer in opened:
+                writer.close()
+    finally:
+        await front.stop()
 
 
 async def test_nobody_at_the_socket_is_an_error_that_names_it(path):

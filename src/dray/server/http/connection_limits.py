@@ -7,6 +7,9 @@ in all and for each remote address. At the limit for unidentified connections th
 oldest of them is closed: a client that authenticates does so at once, one that
 only occupies connections is the oldest.
 
+Who calls over the Unix socket has shown credentials by that, so for each user of the machine there is a limit as
+well, at which that user's oldest connection is closed. Root and the server's own user, who have to repair it, have none.
+
 Theory of operation: `Connections` knows every connection, in whichever lane it is
 (`fast_http` or the framework), in the order of arrival. Once a second `sweep` calls `tick` on each
 of them, and a connection compares the ticks without progress with its limits. Time
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter
 from typing import Protocol
 
@@ -29,6 +33,7 @@ TICK = 1.0  # seconds between two sweeps
 MAX_CONNECTIONS = 16_384  # in all; less when the limit of open files is lower
 MAX_UNIDENTIFIED = 2_048  # connections without valid credentials, in all
 MAX_UNIDENTIFIED_EACH = 512  # of one remote address
+MAX_LOCAL_EACH = 512  # of one user over the Unix socket; less when the limit of open files is low
 BODY_BYTES = 128 * 1024 * 1024  # of all request bodies that did not come in one piece with their head
 
 log = logging.getLogger("dray.server")
@@ -74,6 +79,10 @@ class Connections:
         self._remotes: dict[Connection, str] = {}  # in order of arrival
         self._unidentified: dict[Connection, str] = {}  # in order of arrival
         self._unidentified_by_remote: Counter[str] = Counter()
+        self._most_local = min(MAX_LOCAL_EACH, max(8, limit // 8))
+        self._exempt = frozenset({0, os.geteuid()})
+        self._uids: dict[Connection, int] = {}  # of connections over the Unix socket, but for exempt users
+        self._local: dict[int, dict[Connection, None]] = {}  # uid -> connections, in order of arrival
         self._sweeper: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -93,9 +102,17 @@ class Connections:
         self._drop(oldest)
         return len(self) < self.limit
 
-    def add(self, connection: Connection, remote: str, *, is_identified: bool) -> None:
-        """Count a new connection; may close older ones that have not shown credentials."""
+    def add(
+        self, connection: Connection, remote: str, *, is_identified: bool, uid: int | None = None
+    ) -> None:
+        """Count a new connection; may close older ones that have not shown credentials, or of the same local user."""
         self._remotes[connection] = remote
+        if uid is not None and uid not in self._exempt:
+            self._uids[connection] = uid
+            own = self._local.setdefault(uid, {})
+            own[connection] = None
+            if len(own) > self._most_local:
+                self._drop(next(iter(own)))
         if is_identified:
             return
         self._unidentified[connection] = remote
@@ -120,14 +137,19 @@ class Connections:
     def replace(self, old: Connection, new: Connection) -> None:
         """Put another lane's connection in the place of one that was handed over."""
         remote = self._remotes.get(old, "")
-        is_identified = self.is_identified(old)
+        is_identified, uid = self.is_identified(old), self._uids.get(old)
         self.remove(old)
-        self.add(new, remote, is_identified=is_identified)
+        self.add(new, remote, is_identified=is_identified, uid=uid)
 
     def remove(self, connection: Connection) -> None:
         """Forget a connection; idempotent."""
         self.identify(connection)
         self._remotes.pop(connection, None)
+        uid = self._uids.pop(connection, None)
+        if uid is not None:
+            del self._local[uid][connection]
+            if not self._local[uid]:
+                del self._local[uid]
 
     def _drop(self, connection: Connection) -> None:
         self.remove(connection)

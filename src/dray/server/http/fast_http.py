@@ -264,7 +264,7 @@ class FastConnection(asyncio.Protocol):
         self._certificate = secure.getpeercert(True) if secure is not None else None
         self._peer_uid = peer_uid(transport)
         is_identified = self._certificate is not None or self._peer_uid is not None
-        self._connections.add(self, self._remote, is_identified=is_identified)
+        self._connections.add(self, self._remote, is_identified=is_identified, uid=self._peer_uid)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client went away: so does the work for it."""
