@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.cli.arguments import add_flags, did_you_mean, seconds, whole_number
-from dray.cli.fleet_rollout import configure_rollout, list_rollouts, run_rollout
+from dray.cli.fleet_rollout import add_probe_flags, configure_rollout, list_rollouts, run_rollout
 from dray.cli.output import CommandError, add_output_flag, emit, plural, say, table
 
 if TYPE_CHECKING:
@@ -30,13 +30,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--profile", metavar="NAME", help="compare attributes with this hardware profile")
     check.add_argument("--driver-version", metavar="VERSION", help="expect this attribute driverVersion")
     check.add_argument(
-        "--image", default="busybox", metavar="IMAGE", help="image of the probe (default: busybox)"
-    )
-    check.add_argument(
-        "--probe", metavar="COMMAND", help="shell command of the probe (default: print the environment)"
-    )
-    check.add_argument("--scheduler", default="", metavar="NAME", help="scheduler of the probe's pods")
-    check.add_argument(
         "--at-once", type=whole_number(1, 500), default=16, metavar="N", help="probes at once (default: 16)"
     )
     check.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML to this file, too")
@@ -47,8 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="for one probe (default: 120)",
     )
-    add_flags(check, "--namespace", default="dray-fleet",
-              help="namespace of the probes (default: dray-fleet, which is made)")  # fmt: skip
+    add_probe_flags(check)
     drain = actions.add_parser("drain", help="taint devices and move the pods that use them, within budgets")
     drain.add_argument("target", metavar="TARGET", help=_TARGET_HELP)
     drain.add_argument("--reason", required=True, metavar="TEXT", help="why; it is stored with the taint")
@@ -254,7 +246,9 @@ async def _check(args: argparse.Namespace, client: Client) -> int:
     if not rows:
         raise CommandError("there are no devices to check", "`dray get devices` lists them", code=1)
     command = ["sh", "-c", args.probe] if args.probe else DEFAULT_COMMAND
-    options = ProbeOptions(command, args.image, args.namespace, args.scheduler, args.timeout, args.at_once)
+    options = ProbeOptions(
+        command, args.probe_image, args.namespace, args.scheduler, args.timeout, args.at_once
+    )
     try:
         await prepare_namespace(client, args.namespace)
     except NamespaceRefused as error:

@@ -63,22 +63,30 @@ def configure_rollout(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--abort", action="store_true", help="roll the rollout NAME back")
     parser.add_argument(
-        "--probe-image", default="busybox", metavar="IMAGE", help="image of the validation (default: busybox)"
-    )
-    parser.add_argument(
-        "--probe", metavar="COMMAND", help="shell command of the validation (default: print the environment)"
-    )
-    parser.add_argument("--scheduler", default="", metavar="NAME", help="scheduler of the validation's pods")
-    parser.add_argument(
         "--step-timeout",
         type=seconds(1, 604800),
         default=600.0,
         metavar="SECONDS",
         help="for one step of one node, waiting for pods included (default: 600)",
     )
-    add_flags(
-        parser, "--namespace", default="dray-fleet", help="namespace of the validation (default: dray-fleet)"
+    add_probe_flags(parser, image_flag="--probe-image")
+
+
+def add_probe_flags(parser: argparse.ArgumentParser, image_flag: str = "--image") -> None:
+    """Declare what the pods are like that validate devices; a rollout has another `--image`."""
+    parser.add_argument(
+        image_flag,
+        dest="probe_image",
+        default="busybox",
+        metavar="IMAGE",
+        help="image of the probe (default: busybox)",
     )
+    parser.add_argument(
+        "--probe", metavar="COMMAND", help="shell command of the probe (default: print the environment)"
+    )
+    parser.add_argument("--scheduler", default="", metavar="NAME", help="scheduler of the probe's pods")
+    add_flags(parser, "--namespace", default="dray-fleet",
+              help="namespace of the probes (default: dray-fleet, which is made)")  # fmt: skip
 
 
 def _namespaced(text: str) -> tuple[str, str]:
