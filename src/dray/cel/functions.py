@@ -88,7 +88,7 @@ def _is_specific(kind: CelType) -> bool:
 
 
 # These take lists of any elements, whatever the checker made of them.
-_ANY_ELEMENTS = frozenset({"sort", "@sortByAssociatedKeys"})
+_ANY_ELEMENTS = frozenset({"sort", "@sortByAssociatedKeys", "flatten"})
 
 
 def implementation(
@@ -104,7 +104,10 @@ def implementation(
     any_elements = function in _ANY_ELEMENTS
     candidates = [
         (
-            tuple(_predicate(list_of(DYN) if any_elements else arg) for arg in declared[name].args),
+            tuple(
+                _predicate(list_of(DYN) if any_elements and arg.kind == "list" else arg)
+                for arg in declared[name].args
+            ),
             _BY_OVERLOAD[name],
         )
         for name in overloads
@@ -144,7 +147,7 @@ def _refusal(function: str, args: tuple[object, ...], *, constant_pattern: bool)
         has_receiver = bool(args) and isinstance(args[0], str | Duration | Timestamp)
         return no_such_overload("" if has_receiver else function)
     if function == "flatten":
-        return no_such_overload(f"{type_name(args[0])}.flatten()")
+        return no_such_overload(f"{type_name(args[0])}.flatten({', '.join(map(type_name, args[1:]))})")
     return no_such_overload(f"{function}({', '.join(map(type_name, args))})")
 
 

@@ -14,6 +14,7 @@ from dray.cel.values import Duration, Uint
         ("[1, 2, 3, 4].slice(1, 3)", [2, 3]),
         ("[1, 2].slice(2, 2)", []),
         ("[[1, 2], [3]].flatten()", [1, 2, 3]),
+        ("[dyn(1), dyn([dyn(2), dyn([3])])].flatten()", [1, 2, [3]]),
         ("[dyn(1), dyn([dyn(2), dyn([dyn(3), dyn([4])])])].flatten(2)", [1, 2, 3, [4]]),
         ("[[1]].flatten(0)", [[1]]),
         ("[3, 1, 2].sort()", [1, 2, 3]),
