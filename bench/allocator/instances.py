@@ -222,6 +222,16 @@ def questions(*, quick: bool) -> list[Question]:
                 3,
             )
         )
+        found.append(
+            Question(
+                "one GPU by its uuid, first 100 nodes",
+                fresh,
+                claim(request("gpu", "gpu", 1, f'device.attributes["{GPU}"].uuid == "GPU-{size - 1:05}-7"')),
+                100,
+                1,
+                3,
+            )
+        )
     mig = partitions(80 if quick else 1000)
     found.append(
         Question(

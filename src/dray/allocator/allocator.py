@@ -107,7 +107,8 @@ class Allocator:
         self._n_characters = 0  # of all expressions
         self._queries: dict[bytes, CachedQuery] = {}
         self._matches = new_matches_cache()  # of all queries
-        self._node_classes_by_reads: dict[tuple[str, ...] | None, NodeClasses] = {}
+        # (attributes that are read, whether devices in use are looked at) -> classes
+        self._node_classes_by_reads: dict[tuple[tuple[str, ...] | None, bool], NodeClasses] = {}
         self._change_log = ChangeLog()
         self._baseline = BaselineClasses(sees_operations=self.gates.optional_operations)
 
@@ -452,7 +453,7 @@ class Allocator:
             )
             query = self._queries[key] = CachedQuery(
                 compiled,
-                self._node_classes(compiled.reads),
+                self._node_classes(compiled),
                 self._is_late,
                 self.evaluation_budget,
                 self._matches,
@@ -485,13 +486,15 @@ class Allocator:
             elif isinstance(expression, Derivation):
                 self._derivations[expression.text] = expression
 
-    def _node_classes(self, reads: tuple[str, ...] | None) -> NodeClasses:
-        found = self._node_classes_by_reads.get(reads)
+    def _node_classes(self, compiled: CompiledClaims) -> NodeClasses:
+        reads, looks_at_used = compiled.reads, compiled.looks_at_used
+        found = self._node_classes_by_reads.get((reads, looks_at_used))
         if found is None:
             if len(self._node_classes_by_reads) >= _MOST_NODE_CLASSES:
                 # Queries keep theirs; forgetting them only makes the next ones start anew.
                 self._node_classes_by_reads.clear()
-            found = self._node_classes_by_reads[reads] = NodeClasses(self._baseline, reads)
+            found = NodeClasses(self._baseline, reads, looks_at_used=looks_at_used)
+            self._node_classes_by_reads[reads, looks_at_used] = found
         return found
 
     def _selector(self, text: str) -> Selector:

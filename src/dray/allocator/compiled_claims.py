@@ -272,6 +272,11 @@ class CompiledClaims:
         return None
 
     @property
+    def looks_at_used(self) -> bool:
+        """Return whether devices that somebody holds as a whole make a difference."""
+        return any(subrequest.wants_all or subrequest.admin for subrequest in self.subrequests)
+
+    @property
     def has_slow_expressions(self) -> bool:
         """Return whether some expression may take long to evaluate."""
         return any(

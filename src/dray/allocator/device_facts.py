@@ -74,7 +74,7 @@ class CapacityFacts:
 class DeviceFacts:
     """One device of one slice."""
 
-    __slots__ = ("capacity", "consumes", "device", "name", "resource_slice", "shape", "taints")
+    __slots__ = ("capacity", "consumes", "device", "is_odd", "name", "resource_slice", "shape", "taints")
 
     def __init__(
         self,
@@ -84,6 +84,8 @@ class DeviceFacts:
         consumes: tuple[Consumption, ...],
         taints: tuple[DeviceTaint, ...],
         shape: int,
+        *,
+        is_odd: bool = False,
     ) -> None:
         self.device = device
         self.name = device.name
@@ -92,6 +94,7 @@ class DeviceFacts:
         self.consumes = consumes
         self.taints = taints  # only those that can block, rules included
         self.shape = shape  # equal for devices that differ in name, attributes and node only
+        self.is_odd = is_odd  # has an attribute without a plain value
 
     @property
     def is_shared(self) -> bool:
@@ -156,7 +159,14 @@ class SliceInterner:
         facts = SliceFacts(key, resource_slice)
         spec = resource_slice.spec
         matching = [rule for rule in rules if rule_selects(rule, facts.driver, facts.pool, None)]
-        facts.devices = tuple(self._device_facts(facts, device, matching) for device in spec.devices)
+        oddities = _oddities(spec.devices)
+        odd = {position for position, *_ in oddities}
+        facts.devices = tuple(
+            [
+                self._device_facts(facts, device, matching, is_odd=position in odd)
+                for position, device in enumerate(spec.devices)
+            ]
+        )
         counters = tuple(
             (
                 counter_set.name,
@@ -170,11 +180,13 @@ class SliceInterner:
             counters,
             tuple(spec.skip_node_operations),
             facts.per_device,
-            _oddities(spec.devices),
+            oddities,
         )
         return facts
 
-    def _device_facts(self, facts: SliceFacts, device: Device, rules: list[DeviceTaintRule]) -> DeviceFacts:
+    def _device_facts(
+        self, facts: SliceFacts, device: Device, rules: list[DeviceTaintRule], *, is_odd: bool
+    ) -> DeviceFacts:
         capacity = self._capacity_facts(device.capacity) if device.capacity else None
         consumes = self._consumption(device) if device.consumes_counters else ()
         taints: tuple[DeviceTaint, ...] = ()
@@ -193,7 +205,7 @@ class SliceInterner:
                 bool(device.allow_multiple_allocations),
             )
         )
-        return DeviceFacts(device, facts, capacity, consumes, taints, shape)
+        return DeviceFacts(device, facts, capacity, consumes, taints, shape, is_odd=is_odd)
 
     def _capacity_facts(self, capacity: dict[str, DeviceCapacity]) -> CapacityFacts:
         # Sorted, so that the order of the JSON object does not make a new shape.
@@ -225,7 +237,7 @@ def is_odd(attribute: DeviceAttribute) -> bool:
     return attribute.version is None or not _is_version(attribute.version)
 
 
-def _oddities(devices: list[Device]) -> tuple[object, ...]:
+def _oddities(devices: list[Device]) -> tuple[tuple[int, str, bytes], ...]:
     """List the odd attributes: devices are alike only if they are odd in the same way."""
     found = []
     for position, device in enumerate(devices):

@@ -227,7 +227,7 @@ class _NodeDiagnosis:
 def _failed_selector(subrequest: Subrequest, pool: PoolView, bit: int) -> Obstacle:
     facts = pool.devices[bit]
     for use in subrequest.selectors:
-        if use.selector.verdict(facts, alone=False) is not True:
+        if use.selector.verdict(facts) is not True:
             text, values = use.selector.false_part(facts)
             owner = f"class {use.class_name}" if use.class_name else "request"
             return "selector", f"{owner}: {text}", values

@@ -2,8 +2,9 @@
 
 An expression reads few attributes, and thousands of devices carry the same values of
 those. So the verdict is remembered per *projection*: the values of what is read, plus
-driver and capacities. A device with an attribute that has no plain value is judged on
-its own, because such an attribute makes every expression fail.
+driver and capacities, and a projection is all that an expression is given to read. A
+device with an attribute that has no plain value is judged on its own, because such an
+attribute makes every expression fail.
 
 Errors are verdicts, too: whether an error matters is decided by the search, which
 may never look at the device.
@@ -20,12 +21,12 @@ of its own; asked again, the query finds the verdicts, or the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from weakref import WeakSet
 
 from dray import cel
-from dray.allocator.device_facts import DeviceFacts, attribute_of
+from dray.allocator.device_facts import DeviceFacts
 from dray.api.features import Features
 from dray.api.resource import DeviceAttribute
 from dray.api.semver import Semver
@@ -124,6 +125,8 @@ class Expression:
         self.compile_error: cel.CompileError | None = None
         # Attribute names as `domain/id`; None means: everything.
         self.reads: frozenset[str] | None = frozenset()
+        self._names: tuple[tuple[str, str, str], ...] = ()  # the same as (name, domain, id)
+        self._reads_capacity = True
         self.n_nodes, self.is_slow, self._max_cost = 1, False, 0
         self._features = features
         self._memory = memory or VerdictMemory()
@@ -134,6 +137,10 @@ class Expression:
             self.compile_error = error.with_traceback(None)
         else:
             self.reads = attribute_reads(program)
+            self._names = tuple(
+                [(f"{domain}/{name}", domain, name) for domain, name in program.reads.attributes]
+            )
+            self._reads_capacity = bool(program.reads.capacities)
             self.n_nodes, self._max_cost = program.n_nodes, min(program.max_cost, cel.RUN_TIME_LIMIT)
             self.is_slow = program.max_cost > _SLOW_COST or program.n_nodes > _SLOW_NODES
 
@@ -146,24 +153,49 @@ class Expression:
         """Forget what was found about devices."""
         raise NotImplementedError
 
-    def projection(self, facts: DeviceFacts) -> Hashable | None:
-        """Return a key equal for devices the expression cannot tell apart; None: judge it alone."""
-        if self.reads is None:
-            return None
-        device = facts.device
-        driver = facts.resource_slice.driver
-        values = tuple([attribute_of(device.attributes, driver, name) for name in self.reads])
-        capacity = facts.capacity.id if facts.capacity else -1
-        return (driver, capacity, device.allow_multiple_allocations, values)
+    def is_alone(self, facts: DeviceFacts) -> bool:
+        """Return whether the device is judged on its own, with all that it has."""
+        return facts.is_odd or self.reads is None
 
-    def key(self, facts: DeviceFacts, *, alone: bool) -> Hashable | None:
-        """Return the key under which a result is remembered; None: it is not."""
-        key = None if alone else self.projection(facts)
-        try:
-            hash(key)
-        except TypeError:  # list values cannot be hashed
-            key = None
-        return _Alone(facts) if key is None and self.is_slow else key
+    def values(self, facts: DeviceFacts) -> list[DeviceAttribute | None]:
+        """Return the attributes that are read, in an order that is always the same."""
+        attributes = facts.device.attributes or {}
+        driver = facts.resource_slice.driver
+        found = []
+        for name, domain, identifier in self._names:
+            value = attributes.get(name)
+            if value is None and domain == driver:
+                value = attributes.get(identifier)
+            found.append(value)
+        return found
+
+    def key(self, facts: DeviceFacts, values: list[DeviceAttribute | None]) -> Hashable | None:
+        """Return the key under which a result is remembered; None: it is not.
+
+        Of devices that are not judged on their own it is equal where the expression cannot tell them apart.
+        """
+        if self.is_alone(facts):
+            return _Alone(facts) if self.is_slow else None
+        return (
+            facts.resource_slice.driver,
+            facts.capacity.id if facts.capacity and self._reads_capacity else -1,
+            facts.device.allow_multiple_allocations,
+            # Bare texts hash and compare much faster than the struct around them.
+            *[value if value is None or value.string is None else value.string for value in values],
+        )
+
+    def device_input(self, facts: DeviceFacts, values: list[DeviceAttribute | None]) -> cel.DeviceInput:
+        """Return the device as the expression sees it. Raises cel.EvaluationError for an attribute without value."""
+        device = facts.device
+        if self.is_alone(facts):
+            return device_input(facts)
+        attributes = {
+            name: value for (name, _, _), value in zip(self._names, values, strict=True) if value is not None
+        }
+        capacity = device.capacity if self._reads_capacity else None
+        return cel.DeviceInput.build(
+            facts.resource_slice.driver, attributes, capacity, device.allow_multiple_allocations
+        )
 
     @property
     def price(self) -> int:
@@ -196,24 +228,35 @@ class Selector(Expression):
         """Forget what was found about devices."""
         self._verdicts = {}
 
-    def known(self, facts: DeviceFacts, *, alone: bool) -> bool | Exception | None:
+    def known(self, facts: DeviceFacts) -> bool | Exception | None:
         """Return the verdict if it takes no time, else None."""
         if not self.is_slow:
-            return self.verdict(facts, alone=alone)
-        return self._verdicts.get(self.key(facts, alone=alone))
+            return self.verdict(facts)
+        return self._verdicts.get(self.key(facts, self.values(facts)))
 
-    def verdict(self, facts: DeviceFacts, *, alone: bool) -> bool | Exception:
+    def verdict(self, facts: DeviceFacts) -> bool | Exception:
         """Return whether the device is selected, or the error (the same for equal devices)."""
+        return self.verdicts([facts])[0]
+
+    def verdicts(self, devices: Sequence[DeviceFacts]) -> list[bool | Exception]:
+        """Return the verdict on each of many devices; the program is looked up once."""
         if self.compile_error is not None:
-            return self.compile_error
-        key = self.key(facts, alone=alone)
-        found = self._verdicts.get(key) if key is not None else None
-        if found is None:
-            found = self._evaluate(facts)
-            if key is not None:
-                self._memory.count()
-                self._verdicts[key] = found
-        return found
+            return [self.compile_error] * len(devices)
+        program = None
+        verdicts: list[bool | Exception] = []
+        for facts in devices:
+            values = self.values(facts)
+            key = self.key(facts, values)
+            found = self._verdicts.get(key) if key is not None else None
+            if found is None:
+                if program is None:
+                    program = self._program()
+                found = self._evaluate(program, facts, values)
+                if key is not None:
+                    self._memory.count()
+                    self._verdicts[key] = found
+            verdicts.append(found)
+        return verdicts
 
     def false_part(self, facts: DeviceFacts) -> tuple[str, str]:
         """Return the sub-expression that made the verdict false, and the values it read."""
@@ -225,9 +268,11 @@ class Selector(Expression):
             return self.text, ""
         return term.text, ", ".join(f"{name} is {value}" for name, value in term.values.items())
 
-    def _evaluate(self, facts: DeviceFacts) -> bool | Exception:
+    def _evaluate(
+        self, program: cel.Program, facts: DeviceFacts, values: list[DeviceAttribute | None]
+    ) -> bool | Exception:
         try:
-            return self._program().evaluate(device_input(facts))
+            return program.evaluate(self.device_input(facts, values))
         except cel.EvaluationError as error:
             return error.with_traceback(None)
 
@@ -247,24 +292,29 @@ class Derivation(Expression):
 
     def known(self, facts: DeviceFacts) -> DeviceAttribute | Exception | None:
         """Return the value if it takes no time, else None."""
-        return self._values.get(self.key(facts, alone=False)) if self.is_slow else self.value(facts)
+        if not self.is_slow:
+            return self.value(facts)
+        return self._values.get(self.key(facts, self.values(facts)))
 
     def value(self, facts: DeviceFacts) -> DeviceAttribute | Exception:
         """Return the computed attribute, or the error."""
         if self.compile_error is not None:
             return self.compile_error
+        values = self.values(facts)
         if not self.is_slow:
-            return self._evaluate(facts)
-        key = self.key(facts, alone=False)
+            return self._evaluate(facts, values)
+        key = self.key(facts, values)
         found = self._values.get(key)
         if found is None:
             self._memory.count()
-            found = self._values[key] = self._evaluate(facts)
+            found = self._values[key] = self._evaluate(facts, values)
         return found
 
-    def _evaluate(self, facts: DeviceFacts) -> DeviceAttribute | Exception:
+    def _evaluate(
+        self, facts: DeviceFacts, values: list[DeviceAttribute | None]
+    ) -> DeviceAttribute | Exception:
         try:
-            value = self._program().value(device_input(facts))
+            value = self._program().value(self.device_input(facts, values))
         except cel.EvaluationError as error:
             return error.with_traceback(None)
         try:

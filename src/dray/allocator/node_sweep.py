@@ -70,7 +70,7 @@ class NodeSweep:
             if result is None:
                 result = result_of(group)
                 if result is None or result.budget < self._allowance():
-                    result = self._settle(group, (name,), [group])
+                    result = self._settle(group, {group: name}.__getitem__)
                 results[group] = result
             seen.append(name)
             groups.append(group)
@@ -105,11 +105,14 @@ class NodeSweep:
             groups = looked_up  # type: ignore[assignment]  # no None among them
         distinct = set(groups)
         is_known = self._query.by_group.keys() >= distinct
-        # What has to be searched is searched in the order of the nodes, should the steps run out.
-        results = {
-            group: self._settle(group, names, groups)
-            for group in (distinct if is_known else dict.fromkeys(groups))
-        }
+        if is_known:
+            results = {group: self._settle(group, lambda g: names[groups.index(g)]) for group in distinct}
+        else:
+            # What has to be searched is searched in the order of the nodes, should the steps run out.
+            first_of: dict[int, str] = {}
+            for name, group in zip(names, groups, strict=True):
+                first_of.setdefault(group, name)
+            results = {group: self._settle(group, first_of.__getitem__) for group in first_of}
         if any(result.fatal is not None for result in results.values()):
             self._sort_until_fatal(names, groups, results, fail)
         elif any(v.outcome is not None and v.outcome.picks is not None for v in results.values()):
@@ -117,11 +120,12 @@ class NodeSweep:
         else:
             self._chunks.append((names, groups, results))
 
-    def _settle(self, group: int, names: Sequence[str], groups: list[int]) -> CachedResult:
+    def _settle(self, group: int, name_of: Callable[[int], str]) -> CachedResult:
+        """Return the result of a group; `name_of` returns one of its nodes."""
         result = self._query.by_group.get(group)
         allowance = self._allowance()
         if result is None or result.budget < allowance:
-            view = self._view_of(names[groups.index(group)])
+            view = self._view_of(name_of(group))
             result, steps = self._query.result(view, allowance)
             self._spent[group] = steps
             self.steps += steps

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dray import cel
 from dray.allocator.capacity import AmountError, Need, need_of
 from dray.allocator.compiled_claims import CompiledClaims, ConstraintSpec, Fatal, SelectorUse, Subrequest
-from dray.allocator.device_facts import DeviceFacts, find_attribute, is_odd
+from dray.allocator.device_facts import DeviceFacts, find_attribute
 from dray.allocator.errors import CapacityError, SelectorError
 from dray.allocator.expressions import Derivation
 from dray.allocator.gates import Gates
@@ -56,11 +56,10 @@ class PoolMatches:
     def __init__(self, number: int, compiled: CompiledClaims, view: PoolView) -> None:
         self.number = number  # equal matches have equal numbers
         gates = compiled.gates
-        self.shared = _mask(gates.shares and d.is_shared for d in view.devices)
-        self.consumers = _mask(bool(d.consumes) for d in view.devices)
-        odd = _odd_devices(view)
+        self.shared = view.shareable if gates.shares else 0
+        self.consumers = view.consumers
         self.subrequests = [
-            _subrequest_matches(subrequest, view, gates, odd) for subrequest in compiled.subrequests
+            _subrequest_matches(subrequest, view, gates) for subrequest in compiled.subrequests
         ]
         self.wanted = 0  # devices that some subrequest looks at
         for matches in self.subrequests:
@@ -71,7 +70,11 @@ class PoolMatches:
             for number_of in subrequest.constraints:
                 constraint = compiled.constraints[number_of]
                 self.values[number_of, subrequest.number] = _values(constraint, subrequest, view, gates)
-        self.symmetry_classes = [self._symmetry_key(view, bit) for bit in range(len(view.devices))]
+        self.symmetry_classes: list[tuple[object, ...]] = (
+            [self._symmetry_key(view, bit) for bit in range(len(view.devices))]
+            if self.wanted
+            else [()] * len(view.devices)  # nobody looks at them
+        )
 
     def _symmetry_key(self, view: PoolView, bit: int) -> tuple[object, ...]:
         """Return a key equal for devices that no subrequest and no constraint can tell apart."""
@@ -95,15 +98,6 @@ class PoolMatches:
         return (view.devices[bit].shape, rows, values)
 
 
-def _odd_devices(view: PoolView) -> set[int]:
-    """Return the devices with an attribute that has no plain value."""
-    return {
-        bit
-        for bit, facts in enumerate(view.devices)
-        if any(is_odd(attribute) for attribute in (facts.device.attributes or {}).values())
-    }
-
-
 def unevaluated_cost(compiled: CompiledClaims, view: PoolView) -> int:
     """Return what the slow expressions of a query may cost on a pool, as far as they are not known.
 
@@ -111,12 +105,12 @@ def unevaluated_cost(compiled: CompiledClaims, view: PoolView) -> int:
     """
     if not compiled.has_slow_expressions:
         return 0
-    cost, odd = 0, _odd_devices(view)
+    cost = 0
     for subrequest in compiled.subrequests:
         derived = _slow_derivations(compiled, subrequest)
-        for bit, facts in enumerate(view.devices):
+        for facts in view.devices:
             for use in subrequest.selectors:
-                verdict = use.selector.known(facts, alone=bit in odd)
+                verdict = use.selector.known(facts)
                 if verdict is None:
                     cost += use.selector.price
                 if verdict is not True:
@@ -130,13 +124,11 @@ def evaluate_expressions(compiled: CompiledClaims, view: PoolView) -> None:
 
     Expression by expression, not device by device: the programs of all may not be at hand at once.
     """
-    odd = _odd_devices(view)
     for subrequest in compiled.subrequests:
-        left = list(enumerate(view.devices))
+        left = list(view.devices)
         for use in subrequest.selectors:
-            left = [
-                (bit, facts) for bit, facts in left if use.selector.verdict(facts, alone=bit in odd) is True
-            ]
+            verdicts = use.selector.verdicts(left)
+            left = [facts for facts, verdict in zip(left, verdicts, strict=True) if verdict is True]
         for derivation in _slow_derivations(compiled, subrequest):
             for facts in view.devices:
                 derivation.value(facts)
@@ -151,14 +143,6 @@ def _slow_derivations(compiled: CompiledClaims, subrequest: Subrequest) -> list[
     ]
 
 
-def _mask(flags: Iterable[bool]) -> int:
-    bits = 0
-    for bit, flag in enumerate(flags):
-        if flag:
-            bits |= 1 << bit
-    return bits
-
-
 def _mask_of(bits: Iterable[int]) -> int:
     mask = 0
     for bit in bits:
@@ -169,22 +153,15 @@ def _mask_of(bits: Iterable[int]) -> int:
 # --- subrequests -------------------------------------------------------------------
 
 
-def _subrequest_matches(
-    subrequest: Subrequest, view: PoolView, gates: Gates, odd: set[int]
-) -> SubrequestMatches:
+def _subrequest_matches(subrequest: Subrequest, view: PoolView, gates: Gates) -> SubrequestMatches:
     matches = SubrequestMatches()
     if subrequest.problem is not None:
         return matches
-    for bit, facts in enumerate(view.devices):
+    for bit in _selected(subrequest.selectors, view, gates, matches.fatal):
         mask = 1 << bit
-        if facts.device.binding_conditions and not gates.conditions:
+        if not view.node_match & mask:
             continue
-        selected = _selected(subrequest.selectors, facts, alone=bit in odd)
-        if isinstance(selected, Fatal):
-            matches.fatal[bit] = selected
-            continue
-        if not selected or not view.node_match & mask:
-            continue
+        facts = view.devices[bit]
         matches.matched |= mask
         if gates.taints and facts.taints and first_untolerated(facts.taints, subrequest.tolerations):
             matches.tainted |= mask
@@ -224,14 +201,27 @@ def _capacity_fatal(subrequest: Subrequest, error: AmountError) -> Fatal:
     return Fatal(CapacityError, text, error)
 
 
-def _selected(uses: tuple[SelectorUse, ...], facts: DeviceFacts, *, alone: bool) -> bool | Fatal:
+def _selected(
+    uses: tuple[SelectorUse, ...], view: PoolView, gates: Gates, fatal: dict[int, Fatal]
+) -> list[int]:
+    """Return the devices that all selectors select; `fatal` gets those that one of them fails on."""
+    bits = [
+        bit
+        for bit, facts in enumerate(view.devices)
+        if gates.conditions or not facts.device.binding_conditions
+    ]
     for use in uses:
-        verdict = use.selector.verdict(facts, alone=alone)
-        if verdict is False:
-            return False
-        if verdict is not True:
-            return _selector_fatal(use, verdict)
-    return True
+        verdicts = use.selector.verdicts([view.devices[bit] for bit in bits])
+        left = []
+        for bit, verdict in zip(bits, verdicts, strict=True):
+            if verdict is True:
+                left.append(bit)
+            elif verdict is not False:
+                fatal[bit] = _selector_fatal(use, verdict)
+        bits = left
+        if not bits:
+            break
+    return bits
 
 
 def _selector_fatal(use: SelectorUse, error: Exception) -> Fatal:

@@ -46,8 +46,10 @@ class PoolView:
         "_columns",
         "_ledger_key",
         "_published",
+        "all_devices",
         "bit_by_name",
         "consumed",
+        "consumers",
         "counter_sets",
         "dedicated",
         "devices",
@@ -61,6 +63,7 @@ class PoolView:
         "node_match",
         "pool_classes",
         "record",
+        "shareable",
         "shared",
         "structure",
     )
@@ -83,10 +86,13 @@ class PoolView:
         self.invalid_reason = invalid_reason
         usable = () if is_incomplete or invalid_reason else slices
         self.devices: tuple[DeviceFacts, ...] = tuple(d for s in usable for d in s.devices)
-        self.node_match = (1 << len(self.devices)) - 1 if node_match is None else node_match
+        self.all_devices = (1 << len(self.devices)) - 1  # bits
+        self.node_match = self.all_devices if node_match is None else node_match
         self.counter_sets = whole.counter_sets if whole else {}
         self.elsewhere = elsewhere  # the whole generation, where the node sees only a part
         self.has_conditions = any(d.device.binding_conditions is not None for d in self.devices)
+        self.shareable = _mask([d.is_shared for d in self.devices])
+        self.consumers = _mask([bool(d.consumes) for d in self.devices])
         self.bit_by_name = {d.name: bit for bit, d in enumerate(self.devices)}
         self.structure = record.intern(
             (
@@ -238,6 +244,19 @@ class PoolView:
             found = self._columns[attribute] = self._prepared(attribute)
         return found
 
+    def columns(self, names: list[tuple[str, str]]) -> list[int]:
+        """Return the column of each attribute (domain/id, id if that may stand for it); -1: no device has it."""
+        self.prepare()
+        published = self._published
+        assert published is not None
+        found = []
+        for name, bare in names:
+            column = published.get(name, -1)
+            if bare and bare in published:
+                column = published[bare] if column < 0 else self.column(name)
+            found.append(column)
+        return found
+
     def prepare(self) -> None:
         """Number the columns of all published attributes, so that the first query finds them ready."""
         if self._published is not None:
@@ -277,6 +296,15 @@ class PoolView:
             )
             found = self._columns[""] = self.intern(values)
         return found
+
+
+def _mask(flags: list[bool]) -> int:
+    bits = 0
+    if True in flags:
+        for bit, flag in enumerate(flags):
+            if flag:
+                bits |= 1 << bit
+    return bits
 
 
 def _hashable(values: tuple[object, ...]) -> Hashable:

@@ -9,6 +9,7 @@ the same template. Four levels of caching, each cheaper than the next:
   2. per query and node class: the result.
   3. per query and signature: classes that differ only in devices the query does not
      select have the same signature. A solution is a list of positions, so it fits all of them.
+     Of a pool without a selected device only the number of devices counts.
   4. the search itself.
 
 A change log of changed nodes says which nodes have to be grouped anew. Caches are bounded
@@ -40,6 +41,7 @@ from dray.api.caching import BoundedCache
 _MOST_GROUPS = 50_000
 _MOST_MATCHES = 500_000  # pairs of device and subrequest in all queries, at 0.1 to 0.4 KB each
 _MOST_POOL_CLASSES = 64
+_ALL_HELD = -1  # instead of the class of a pool in which every device is held as a whole
 _numbers = count()
 
 
@@ -102,15 +104,23 @@ class BaselineClasses:
 
 
 class NodeClasses:
-    """The ground, refined by the values of certain attributes."""
+    """The ground, refined by the values of certain attributes.
 
-    def __init__(self, baseline: BaselineClasses, reads: tuple[str, ...] | None) -> None:
+    Where queries do not look at devices in use, pools that have no others are not told apart by attributes: a
+    cluster that is nearly full is settled by its few free nodes.
+    """
+
+    def __init__(
+        self, baseline: BaselineClasses, reads: tuple[str, ...] | None, *, looks_at_used: bool = True
+    ) -> None:
         self.reads = reads  # None: every attribute
+        self._looks_at_used = looks_at_used
         self.by_node: dict[str, int] = {}  # node -> group, of nodes that have not changed since
         self._baseline = baseline
         self._number = next(_numbers)
         self._groups: dict[Hashable, int] = {}
         self._pool_classes: dict[Hashable, int] = {}
+        self._names_by_driver: dict[str, list[tuple[str, str]]] = {}  # (domain/id, id) of what is read
         self._change_log: ChangeLog | None = None
         self._page = 0
 
@@ -130,15 +140,24 @@ class NodeClasses:
         if found is None:
             found = self._baseline.group(view)
             if self.reads != ():
-                pool_classes = view.pool_classes.get(self._number)
-                if pool_classes is None:
-                    if len(view.pool_classes) >= _MOST_POOL_CLASSES:
-                        view.pool_classes.clear()
-                    pool_classes = view.pool_classes[self._number] = tuple(
-                        [self.pool_class(pool) for pool in view.pools]
-                    )
-                found = _number_of(self._groups, (found, pool_classes))
+                found = _number_of(self._groups, (found, self._classes_of_pools(view)))
             self.by_node[view.name] = found
+        return found
+
+    def _classes_of_pools(self, view: NodeView) -> tuple[int, ...]:
+        if not self._looks_at_used:
+            return tuple(
+                [
+                    _ALL_HELD if pool.dedicated == pool.all_devices else self.pool_class(pool)
+                    for pool in view.pools
+                ]
+            )
+        found = view.pool_classes.get(self._number)
+        if found is None:
+            if len(view.pool_classes) >= _MOST_POOL_CLASSES:
+                view.pool_classes.clear()
+            found = tuple([self.pool_class(pool) for pool in view.pools])
+            view.pool_classes[self._number] = found
         return found
 
     def pool_class(self, pool: PoolView) -> int:
@@ -146,14 +165,23 @@ class NodeClasses:
         found = pool.pool_classes.get(self._number)
         if found is None:
             if self.reads is None:
-                columns: tuple[int, ...] = (pool.all_attributes(),)
+                key: Hashable = (pool.structure, pool.all_attributes())
             else:
-                columns = tuple([pool.column(name) for name in self.reads])
-            found = self._pool_classes.setdefault((pool.structure, columns), len(self._pool_classes))
+                names = self._names_by_driver.get(pool.id[0])
+                if names is None:
+                    names = self._names_by_driver[pool.id[0]] = _names_in(pool.id[0], self.reads)
+                key = (pool.structure, *pool.columns(names))
+            found = self._pool_classes.setdefault(key, len(self._pool_classes))
             if len(pool.pool_classes) >= _MOST_POOL_CLASSES:
                 pool.pool_classes.clear()
             pool.pool_classes[self._number] = found
         return found
+
+
+def _names_in(driver: str, reads: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return attributes with the names under which a driver may publish them; empty: only the full one."""
+    split = [(name, name.partition("/")) for name in reads]
+    return [(name, identifier if domain == driver else "") for name, (domain, _, identifier) in split]
 
 
 def _number_of(groups: dict[Hashable, int], key: Hashable) -> int:
@@ -183,9 +211,9 @@ class CachedQuery:
         self.budget = evaluation_budget or EvaluationBudget()
         self.by_group: dict[int, CachedResult] = {}
         self.choose_devices: dict[Policy, BoundedCache[Hashable, object]] = {}  # see `device_choice`
-        self.helpful: BoundedCache[int, frozenset[tuple[str, int]]] = BoundedCache(
+        self.helpful: BoundedCache[Hashable, frozenset[tuple[str, int]]] = BoundedCache(
             10_000
-        )  # group -> changes; see `relaxation`
+        )  # what equal nodes have in common -> changes; see `relaxation`
         self._number = next(_numbers)
         self._matches = new_matches_cache() if matches is None else matches
         self._by_signature: dict[Hashable, CachedResult] = {}
@@ -215,7 +243,10 @@ class CachedQuery:
         pools: list[Hashable] = []
         for pool in view.pools:
             matches = self.matches(pool)
-            if pool.shared or pool.counter_sets:
+            if not matches.wanted:
+                # Nothing of it can be part of a solution, whatever it is; it only takes its place in the row.
+                pools.append((-1, len(pool.devices), pool.is_incomplete, bool(pool.invalid_reason)))
+            elif pool.shared or pool.counter_sets:
                 pools.append((matches.number, pool.ledger_key))
             else:
                 pools.append((matches.number, pool.dedicated & matches.wanted))

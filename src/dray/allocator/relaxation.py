@@ -43,14 +43,16 @@ _MOST_TRIALS = 16  # of selectors and of constraints; more would be no help to a
 
 def helpful_changes(query: CachedQuery, view: NodeView) -> frozenset[Change]:
     """Return the single changes after each of which the claims would fit on the node."""
-    group = query.node_classes.group(view)
-    found = query.helpful.get(group)
+    classes = query.node_classes
+    # Their group says nothing of the devices of pools that have no free ones; changed claims may look at those.
+    key = (classes.group(view), *[classes.pool_class(pool) for pool in view.pools])
+    found = query.helpful.get(key)
     if found is None:
         if query.budget.is_over is not None and query.budget.is_over():
             return frozenset()
         found = frozenset(_tried(query, view))
         if query.budget.is_over is None or not query.budget.is_over():
-            query.helpful.add(group, found)
+            query.helpful.add(key, found)
     return found
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dray.allocator import AllocationError, Allocator, Plan, Unsatisfied, policy_named
 from dray.allocator.cases import CaseError, build_allocator, read_case
-from dray.api.resource import ResourceClaim, ResourceSlice
+from dray.api.resource import DeviceClaim, ResourceClaim, ResourceClaimSpec, ResourceSlice
 
 
 def case(n_nodes: int = 3, used: dict[str, int] | None = None, **extra: object) -> dict[str, object]:
@@ -55,6 +55,49 @@ def test_equal_nodes_share_one_search() -> None:
     answers = allocator(n_nodes=50).plan_nodes(claims())
     assert len(answers) == 50
     assert answers.steps == 2
+
+
+def test_nodes_of_which_nothing_is_selected_share_one_search() -> None:
+    data = case(n_nodes=50)
+    for node, resource_slice in enumerate(data["slices"]):  # type: ignore[arg-type, var-annotated]
+        for index, device in enumerate(resource_slice["spec"]["devices"]):
+            device["attributes"]["uuid"] = {"string": f"GPU-{node}-{index}"}
+    built = build_allocator(read_case(data))
+    answers = built.plan_nodes(claims(1, 'device.attributes["gpu.example.com"].uuid == "GPU-31-2"'))
+    assert answers.nodes == ("n31",)
+    assert answers.steps == 3  # two where it is, one for all the others
+    [(reason,)] = [each.reasons for each in answers.refusals["n7"].reasons]
+    assert 'uuid is "GPU-7-0"' in str(reason)
+
+
+def test_nodes_without_a_free_device_are_not_told_apart() -> None:
+    data = case(n_nodes=40, used={f"n{n}": 4 for n in range(39)})
+    for node, resource_slice in enumerate(data["slices"]):  # type: ignore[arg-type, var-annotated]
+        for device in resource_slice["spec"]["devices"]:
+            device["attributes"]["rack"] = {"string": f"r-{node}"}
+    built = build_allocator(read_case(data))
+    asked = claims(1, 'device.attributes["gpu.example.com"].rack != "nowhere"')
+    answers = built.plan_nodes(asked)
+    assert answers.nodes == ("n39",)
+    assert answers.steps == 3  # two where one is free, one for all the others
+    # What would help is said for each of them: they differ as soon as a device is free.
+    [request] = answers.refusals["n7"].reasons
+    assert request.relaxation.endswith("and the claims fit")
+    elsewhere = claims(1, 'device.attributes["gpu.example.com"].rack == "r-8"')
+    refusals = built.plan_nodes(elsewhere).refusals
+    assert refusals["n7"].reasons[0].relaxation != refusals["n8"].reasons[0].relaxation
+    for mode in ("All", "ExactCount"):
+        every = msgspec.structs.replace(
+            asked[0].spec.devices.requests[0].exactly,  # type: ignore[arg-type]
+            allocation_mode=mode,
+            admin_access=mode == "ExactCount",
+            selectors=elsewhere[0].spec.devices.requests[0].exactly.selectors,  # type: ignore[union-attr]
+        )
+        [request] = asked[0].spec.devices.requests
+        changed = msgspec.structs.replace(request, exactly=every)
+        spec = ResourceClaimSpec(devices=DeviceClaim(requests=[changed]))
+        watching = [msgspec.structs.replace(asked[0], spec=spec)]
+        assert built.plan_nodes(watching).nodes == (("n8",) if mode == "ExactCount" else ())
 
 
 def test_first_stops_early() -> None:

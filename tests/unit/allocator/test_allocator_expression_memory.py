@@ -98,7 +98,7 @@ def test_verdicts_of_all_expressions_together_are_bounded() -> None:
     view = allocator().view("n").pools[0]
     for selector in selectors:
         for device, facts in enumerate(view.devices):
-            assert selector.verdict(facts, alone=False) is (device >= selectors.index(selector))
+            assert selector.verdict(facts) is (device >= selectors.index(selector))
     assert sum(len(selector._verdicts) for selector in selectors) <= 10
 
 
@@ -107,3 +107,27 @@ def test_a_pool_with_more_verdicts_than_are_kept_is_answered(monkeypatch: pytest
     made = allocator()
     made._verdicts._limit = 3
     assert made.plan("n", [claim(*(long_selector(number) for number in range(3)))])
+
+
+def test_an_expression_is_given_only_what_it_reads() -> None:
+    attributes = {f"a{i}": DeviceAttribute(int_value=i) for i in range(9)}
+    spec = ResourceSliceSpec(
+        driver="d",
+        node_name="n",
+        pool=ResourcePool(name="p", generation=1, resource_slice_count=1),
+        devices=[
+            Device(name="plain", attributes=attributes),
+            Device(name="odd", attributes={**attributes, "bad": DeviceAttribute(version="x")}),
+        ],
+    )
+    found = Allocator()
+    found.set_slice(ResourceSlice(metadata=ObjectMeta(name="s"), spec=spec))
+    found.set_node(Node(metadata=ObjectMeta(name="n")))
+    plain, odd = found.view("n").pools[0].devices
+    selector = Selector('device.attributes["d"].a3 == 3', Features.default())
+    seen = selector.device_input(plain, selector.values(plain))
+    assert seen.attributes == {"d": {"a3": 3}}
+    assert seen.capacity == {}
+    assert selector.verdict(plain) is True
+    # An attribute that cannot be read spoils its device for every expression, read or not.
+    assert isinstance(selector.verdict(odd), Exception)
