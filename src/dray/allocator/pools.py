@@ -478,6 +478,8 @@ class PoolRecord:
                 for s in self.by_key.values()
                 if s.generation == generation and (self._gates.groups or not s.uses_groups)
             ]
+            # By name, not as they arrived: what is said first about an invalid pool must not depend on that.
+            slices.sort(key=lambda s: (s.name, s.key))
             found = self._generations[generation] = Generation(slices, self._gates)
         return found
 

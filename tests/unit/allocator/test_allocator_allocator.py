@@ -280,3 +280,26 @@ def test_devices_in_use_that_disagree_about_groups_count_in_the_order_of_the_sli
     plan = found.plan("n0", claims())
     assert isinstance(plan, Plan)
     assert [result.device for result in plan.allocations[0].devices.results] == ["e"]
+
+
+def test_what_is_said_about_an_invalid_pool_does_not_depend_on_the_order_in_which_slices_arrive() -> None:
+    def part(name: str, node: str, counter_set: str) -> dict[str, object]:
+        consumes = [{"counterSet": counter_set, "counters": {"c": {"value": "1"}}}]
+        return {
+            "metadata": {"name": name},
+            "spec": {
+                "driver": "d",
+                "nodeName": node,
+                "pool": {"name": "p", "generation": 1, "resourceSliceCount": 2},
+                "devices": [{"name": name, "consumesCounters": consumes}],
+            },
+        }
+
+    parts = [part("s-1", "n0", "first"), part("s-2", "n1", "second")]
+    said = set()
+    for slices in (parts, parts[::-1]):
+        answer = allocator(slices=slices, n_nodes=2).plan("n1", claims())
+        assert isinstance(answer, Unsatisfied)
+        said.add(str(answer.reasons))
+    [text] = said
+    assert "counter set first not found" in text
