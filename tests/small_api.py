@@ -218,10 +218,12 @@ def _is_in(key, collection):
 def _selected(obj, selector):
     for term in filter(None, (selector or "").split(",")):
         field, _, value = term.partition("=")
+        is_wanted = not field.endswith("!")
+        field = field.removesuffix("!")
         found = obj
         for part in field.split("."):
             found = (found or {}).get(part)
-        if (found or "") != value:
+        if ((found or "") == value) is not is_wanted:
             return False
     return True
 

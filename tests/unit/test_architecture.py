@@ -82,7 +82,8 @@ THROUGH_EXPORTS = {
     "scheduler": {"fair_share", "limits", "policies", "queue_head", "queue_report", "user_limits", "volumes"},
     # the table of kinds, and reading files of users
     "client": {"resources", "bounded_files"},
-    "driver": {"skeleton", "conformance"},
+    # for vendors' tools; the others for light nodes, which put the SDK's parts together without sockets
+    "driver": {"skeleton", "conformance", "api_access", "files", "metrics", "preparing", "slices", "state"},
     "control": {
         "guarding",
         "manager",
@@ -94,7 +95,18 @@ THROUGH_EXPORTS = {
         "scheduling.sharing",
         "server_clock",
     },
-    "node": {"runtime", "runtime.runc"},
+    # runtimes; the others for light nodes, which put the agent's parts together in one loop
+    "node": {
+        "runtime",
+        "runtime.runc",
+        "claims",
+        "environment",
+        "health",
+        "membership",
+        "plugins",
+        "pods",
+        "preparing",
+    },
     "server": {
         "audit",
         "auth.authentication",

@@ -107,6 +107,12 @@ SHARED: dict[str, dict[str, Any]] = {
         "metavar": "PROFILE[:N]",
         "help": "add N simulated nodes with this hardware, for example dgx-h100:2; repeatable",
     },
+    "--sim-nodes": {
+        "choices": ("auto", "light", "full"),
+        "default": "auto",
+        "help": "light: one loop stands in for all simulated nodes, with the same API objects (needs --runtime none); "
+        "full: each is a node agent with drivers; auto: light beyond 50 (default: auto)",
+    },
     "--from": {
         "type": Path,
         "dest": "snapshot",

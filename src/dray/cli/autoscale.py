@@ -103,7 +103,7 @@ def _data(given: Path | None) -> Path:
 async def _work(args: argparse.Namespace, data: Path) -> None:
     from dray.client import Client
     from dray.local.node_host import NodeHost
-    from dray.local.nodes import Places
+    from dray.local.node_plans import Places
     from dray.local.system import short_path
     from dray.sim.snapshot import capture
     from dray.workbench.autoscaling import NodeGroups, ScalingOptions, groups_of

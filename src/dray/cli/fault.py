@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +64,23 @@ def run(args: argparse.Namespace) -> int:
     data = Path(running_state(args.data)["data"])
     if args.node is None:
         return _list(data, args.output)
-    nodes = {path.name: path for path in (data / "nodes").glob("*") if path.is_dir()}
+    nodes = _folders(data / "nodes")
     if args.node not in nodes:
         raise CommandError(
             f"there is no node {args.node!r} in {data}", did_you_mean(args.node, nodes, "nodes")
         )
     _apply(args, data, nodes[args.node])
     return 0
+
+
+def _folders(root: Path) -> dict[str, Path]:
+    """Return the folder of each simulated node; those of light nodes are made with their first fault."""
+    from dray.local.light_nodes import NAMES_FILE
+
+    found = {path.name: path for path in root.glob("*") if path.is_dir()}
+    with contextlib.suppress(OSError):
+        found |= {name: root / name for name in (root / NAMES_FILE).read_text("utf-8").split()}
+    return found
 
 
 def _check_flags(args: argparse.Namespace) -> None:

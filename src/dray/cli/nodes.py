@@ -39,20 +39,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="CA of the client certificates that callers of the nodes' ports show",
     )
-    add_flags(parser, "--sim", "--from")
+    add_flags(parser, "--sim", "--from", "--sim-nodes")
     add("--host", action="store_true", help="also make this machine a node, with the hardware that is found")
     add_flags(parser, "--host-name", "--runtime", "--log-format", "--verbose")
 
 
 def run(args: argparse.Namespace) -> int:
     """Be nodes until stopped."""
-    from dray.local.nodes import Places, host_nodes, planned_nodes
+    from dray.local.node_plans import Places, planned_nodes
+    from dray.local.nodes import host_nodes
 
     log_to_stderr(args)
     keep_heap_compact()
     host = args.host_name if args.host else None
     twin = make_twin(load_snapshot([args.snapshot])) if args.snapshot is not None else None
-    plans = planned_nodes(parse_hardware(args.sim), host, args.runtime, args.runtime, twin)
+    plans = planned_nodes(parse_hardware(args.sim), host, args.runtime, args.runtime, twin, args.sim_nodes)
     if not plans:
         raise CommandError("no node to host", "give --sim PROFILE, --from SNAPSHOT or --host")
     places = Places(args.root.absolute(), args.credentials.absolute(), args.client_ca)

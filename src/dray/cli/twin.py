@@ -30,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_flags(parser, "--secure-port", default=6443)
     add_flags(parser, "--runtime", default="none")
+    add_flags(parser, "--sim-nodes")
     add_flags(
         parser, "--policy", help="how to choose among nodes and devices (default: as kube-scheduler does)"
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add_flags(parser, "--sim", "--from")
+    add_flags(parser, "--sim", "--from", "--sim-nodes")
     parser.add_argument(
         "--workloads",
         action="store_true",
@@ -96,7 +96,9 @@ async def up(args: argparse.Namespace) -> int:
         log_format=args.log_format,
         socket=_shared_socket() if args.shared else None,
         catalogue=args.autoscale.absolute() if args.autoscale is not None else None,
+        sim_nodes=args.sim_nodes,
     )
+    _check_light(plan)
     system = System(plan)
     stop = asyncio.Event()
     on_stop(stop.set)
@@ -135,6 +137,19 @@ def _twin(args: argparse.Namespace) -> Twin | None:
     from dray.sim.twin import make_twin
 
     return make_twin(load_snapshot([args.snapshot]), with_workloads=args.workloads)
+
+
+def _check_light(plan: Plan) -> None:
+    """Refuse light nodes that must be full ones; raises CommandError."""
+    from dray.local.node_plans import LIGHT, refuse_heavy
+
+    if plan.sim_nodes == LIGHT:
+        try:
+            refuse_heavy(plan.nodes())
+        except ValueError as error:
+            raise CommandError(
+                f"--sim-nodes light: {error}", "use --runtime none, or --sim-nodes auto"
+            ) from error
 
 
 def _shared_socket() -> Path:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from dray.api.json_types import JsonObject
 from dray.api.resource import AllocatedDeviceStatus, ResourceClaim, ResourceSlice
 from dray.api.times import format_time
 from dray.client import Client, ClientError, Conflict, NotFound, revision_of
@@ -86,11 +87,21 @@ class ApiAccess(ClaimSource):
         resource = await self._served(CLAIMS)
         return await self._client.get(resource, name, namespace, view=ResourceClaim)
 
-    async def write_status(self, ref: ClaimRef, driver: str, devices: list[AllocatedDeviceStatus]) -> None:
-        """Replace this driver's entries in `status.devices`; entries of other drivers stay as they are."""
+    async def write_status(
+        self,
+        ref: ClaimRef,
+        driver: str,
+        devices: list[AllocatedDeviceStatus],
+        known: JsonObject | None = None,
+    ) -> None:
+        """Replace this driver's entries in `status.devices`; entries of other drivers stay as they are.
+
+        `known` is a copy of the claim in the version that is used here; it is read if there is none, or an old one.
+        """
         resource = await self._served(CLAIMS)
         while True:
-            claim = await self._client.get(resource, ref.name, ref.namespace)
+            claim = known or await self._client.get(resource, ref.name, ref.namespace)
+            known = None
             if claim["metadata"]["uid"] != ref.uid:
                 return
             status = claim.setdefault("status", {})

@@ -158,3 +158,20 @@ class ClaimFiles:
             else ("resourceclaims", claim.name)
         )
         return f"{CONTAINER_METADATA_DIR}/{collection}/{name}/{request}/{self.driver}-metadata.json"
+
+
+class UnwrittenFiles(ClaimFiles):
+    """The same CDI names without the files: for simulated nodes where no runtime reads them."""
+
+    def __init__(self, driver: str) -> None:
+        super().__init__(driver, Path(), Path())
+
+    def are_missing(self, claim: RecordedClaim) -> bool:
+        """Nothing is missing, since nothing was written."""
+        return False
+
+    def remove(self, claim: RecordedClaim) -> None:
+        """There is nothing to remove."""
+
+    def _write_spec(self, path: Path, kind: str, devices: list[CdiDevice]) -> None:
+        """Write nothing."""

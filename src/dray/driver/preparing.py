@@ -44,7 +44,7 @@ from dray.driver.contract import (
 )
 from dray.driver.files import ClaimFiles
 from dray.driver.metrics import Metrics
-from dray.driver.state import RecordedClaim, RecordedDevice, StateFile
+from dray.driver.state import RecordedClaim, RecordedDevice, StateError, StateFile
 
 log = logging.getLogger("dray.driver")
 
@@ -265,6 +265,16 @@ class Preparer:
         task = asyncio.create_task(report())
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def explain_failure(operation: str, claim: str, error: Exception) -> str:
+    """Log why a call failed, and return the text for the node."""
+    if isinstance(error, DriverError | StateError):
+        log.error("cannot %s claim %s: %s", operation, claim, error)
+    else:
+        log.error("cannot %s claim %s", operation, claim, exc_info=error)
+    # An empty text would mean success.
+    return str(error) or type(error).__name__
 
 
 def claim_request(claim: ResourceClaim, driver: str) -> ClaimRequest:

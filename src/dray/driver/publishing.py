@@ -21,12 +21,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dray.api.resource import ResourceSlice, ResourceSliceSpec
+from dray.api.resource import ResourceSliceSpec
 from dray.client import ApiError, ClientError, Conflict, NotFound
 from dray.driver.api_access import ApiAccess
 from dray.driver.contract import Pool
 from dray.driver.metrics import Metrics
-from dray.driver.slices import Owner, Write, plan_writes, same_content, split_pool
+from dray.driver.slices import Owner, Write, plan_all_writes, same_content, split_pool, split_pools
 
 log = logging.getLogger("dray.driver")
 
@@ -118,15 +118,10 @@ class Publisher:
         if self._owner.node_name and not self._owner.node_uid:
             uid = await self._api.node_uid(self._owner.node_name)
             self._owner = Owner(self._owner.driver, self._owner.node_name, uid)
-        wanted = {pool.name or self._owner.node_name: split_pool(pool, self._owner) for pool in pools}
+        wanted = split_pools(pools, self._owner)
         existing, _ = await self._api.list_slices(self._selector(self._pools or ()))
-        by_pool: dict[str, list[ResourceSlice]] = {name: [] for name in wanted}
-        for there in existing:
-            if there.spec.pool.name in wanted or self._is_ours(there):
-                by_pool.setdefault(there.spec.pool.name, []).append(there)
-        for name, slices in by_pool.items():
-            for write in plan_writes(wanted.get(name, []), slices, self._owner, is_same=self._is_same):
-                await self._perform(write)
+        for write in plan_all_writes(wanted, existing, self._owner, is_same=self._is_same):
+            await self._perform(write)
         self._metrics.published_devices.set(sum(len(pool.devices) for pool in pools))
 
     def _selector(self, pools: Sequence[Pool]) -> str:
@@ -134,13 +129,6 @@ class Publisher:
         if self._owner.node_name and all(_is_node_local(pool) for pool in pools):
             return f"{driver},spec.nodeName={self._owner.node_name}"
         return driver
-
-    def _is_ours(self, there: ResourceSlice) -> bool:
-        """Return whether a slice of a pool that we no longer have is ours to delete."""
-        if self._owner.node_name:
-            is_owned = any(owner.uid == self._owner.node_uid for owner in there.metadata.owner_references)
-            return is_owned or there.spec.node_name == self._owner.node_name
-        return not there.metadata.owner_references
 
     def _is_same(self, wanted: ResourceSliceSpec, there: ResourceSliceSpec) -> bool:
         if same_content(wanted, there):

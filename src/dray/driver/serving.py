@@ -37,8 +37,8 @@ from dray.api.rpc.generated import (
     registration_v1_pb2_grpc,
 )
 from dray.driver.contract import HEALTHY, UNHEALTHY, DeviceHealth, DriverError
-from dray.driver.preparing import ClaimRef, Preparer
-from dray.driver.state import RecordedDevice, StateError
+from dray.driver.preparing import ClaimRef, Preparer, explain_failure
+from dray.driver.state import RecordedDevice
 from dray.host.sockets import OwnedSocket, SocketLock, SocketTakenError
 
 log = logging.getLogger("dray.driver")
@@ -65,7 +65,7 @@ class DraService:
                 ref = ClaimRef(claim.namespace, claim.name, claim.uid)
                 outcome.devices.extend(self._device(device) for device in await self._preparer.prepare(ref))
             except Exception as error:
-                outcome.error = _explain("prepare", claim, error)
+                outcome.error = explain_failure("prepare", f"{claim.namespace}/{claim.name}", error)
         return answer
 
     async def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -76,7 +76,7 @@ class DraService:
             try:
                 await self._preparer.unprepare(ClaimRef(claim.namespace, claim.name, claim.uid))
             except Exception as error:
-                outcome.error = _explain("unprepare", claim, error)
+                outcome.error = explain_failure("unprepare", f"{claim.namespace}/{claim.name}", error)
         return answer
 
     def _device(self, device: RecordedDevice) -> Any:
@@ -89,16 +89,6 @@ class DraService:
         if device.share_id and self._has_share_id:
             made.share_id = device.share_id
         return made
-
-
-def _explain(operation: str, claim: Any, error: Exception) -> str:
-    name = f"{claim.namespace}/{claim.name}"
-    if isinstance(error, DriverError | StateError):
-        log.error("cannot %s claim %s: %s", operation, name, error)
-    else:
-        log.exception("cannot %s claim %s", operation, name)
-    # An empty text would mean success.
-    return str(error) or type(error).__name__
 
 
 class HealthBoard:

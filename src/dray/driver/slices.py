@@ -171,6 +171,41 @@ def plan_writes(
     return writes
 
 
+def split_pools(pools: Iterable[Pool], owner: Owner) -> dict[str, list[ResourceSliceSpec]]:
+    """Return the specs of the slices of several pools, by the pools' names."""
+    return {pool.name or owner.node_name: split_pool(pool, owner) for pool in pools}
+
+
+def plan_all_writes(
+    wanted: Mapping[str, Sequence[ResourceSliceSpec]],
+    existing: Iterable[ResourceSlice],
+    owner: Owner,
+    *,
+    is_same: Callable[[ResourceSliceSpec, ResourceSliceSpec], bool] | None = None,
+) -> list[Write]:
+    """Return the writes for all pools of a driver, those that it no longer has included.
+
+    `wanted` comes from `split_pools`; of `existing`, what is neither wanted nor the owner's is left alone.
+    """
+    by_pool: dict[str, list[ResourceSlice]] = {name: [] for name in wanted}
+    for there in existing:
+        if there.spec.pool.name in wanted or _is_owned(there, owner):
+            by_pool.setdefault(there.spec.pool.name, []).append(there)
+    return [
+        write
+        for name, slices in by_pool.items()
+        for write in plan_writes(wanted.get(name, ()), slices, owner, is_same=is_same)
+    ]
+
+
+def _is_owned(there: ResourceSlice, owner: Owner) -> bool:
+    """Return whether a slice of a pool that the owner no longer has is its to delete."""
+    if owner.node_name:
+        is_owned = any(reference.uid == owner.node_uid for reference in there.metadata.owner_references)
+        return is_owned or there.spec.node_name == owner.node_name
+    return not there.metadata.owner_references
+
+
 def _match(
     existing: Sequence[ResourceSlice], n_wanted: int, generation: int
 ) -> tuple[dict[int, ResourceSlice], list[ResourceSlice]]:

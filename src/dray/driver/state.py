@@ -165,6 +165,22 @@ class StateFile:
         self._n_written += 1
 
 
+class MemoryState(StateFile):
+    """The same book, kept in memory only: for simulated nodes, whose hardware ends with the process."""
+
+    def __init__(self) -> None:
+        super().__init__(Path())
+
+    def load(self) -> None:
+        """There is nothing to read."""
+
+    async def sync(self) -> None:
+        """There is nothing to wait for."""
+
+    def _write(self, claims_by_uid: dict[str, RecordedClaim]) -> None:
+        self.claims_by_uid = claims_by_uid
+
+
 def _sync_file(path: Path) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY)

@@ -97,16 +97,20 @@ class SimulatedDriver:
         last: list[DeviceHealth] = []
         waited = HEALTH_PERIOD
         while True:
-            faults = self._read_faults()
-            now = [
-                DeviceHealth(pool, name, faults.of(name).health, faults.of(name).message)
-                for pool, name in self._device_by_id
-            ]
+            now = self.device_health()
             if now != last or waited >= HEALTH_PERIOD:
                 last, waited = now, 0.0
                 yield now
             await asyncio.sleep(self._interval)
             waited += self._interval
+
+    def device_health(self) -> list[DeviceHealth]:
+        """Return every device's health now."""
+        faults = self._read_faults()
+        return [
+            DeviceHealth(pool, name, faults.of(name).health, faults.of(name).message)
+            for pool, name in self._device_by_id
+        ]
 
     async def prepare(self, claim: ClaimRequest) -> list[PreparedDevice]:
         """Pretend to set up each device; fail or take long when a fault says so."""

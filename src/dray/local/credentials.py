@@ -12,6 +12,8 @@ from dray.server.auth.node_authorizer import NODE_USER_PREFIX, NODES_GROUP
 from dray.server.auth.pki import existing_ca, kubeconfig
 from dray.server.auth.rbac_objects import DRIVER_PREFIX
 
+LIGHT_USER = "dray:light-nodes"
+
 
 def _write(data: Path, user: str, groups: list[str], path: Path) -> None:
     ca = existing_ca(data / "pki")
@@ -23,6 +25,11 @@ def _write(data: Path, user: str, groups: list[str], path: Path) -> None:
 def write_node_kubeconfig(data: Path, node: str, path: Path) -> None:
     """Write the credentials of a node."""
     _write(data, NODE_USER_PREFIX + node, [NODES_GROUP], path)
+
+
+def write_light_kubeconfig(data: Path, path: Path) -> None:
+    """Write the credentials that all light nodes share."""
+    _write(data, LIGHT_USER, [], path)
 
 
 def write_driver_kubeconfig(data: Path, driver: str, path: Path) -> None:

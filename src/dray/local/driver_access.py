@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from dray.api.json_types import JsonObject
-from dray.api.kinds import RESOURCE
+from dray.api.kinds import COORDINATION, RESOURCE
 from dray.client import AlreadyExists, Client
 from dray.client.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES
 from dray.drivers.compute_domains import ACCESS_RULES
@@ -19,6 +19,24 @@ from dray.local.installed_objects import installed_objects
 async def grant_drivers(client: Client, drivers: Collection[str], with_conditions: Collection[str]) -> None:
     """Let drivers publish slices and report on their own devices; those `with_conditions` also follow claims."""
     await asyncio.gather(*(_grant(client, driver, driver in with_conditions) for driver in drivers))
+
+
+async def grant_light_nodes(client: Client) -> None:
+    """Let one user do for all light nodes what nodes do for themselves."""
+    from dray.local.credentials import LIGHT_USER
+
+    rules: list[dict[str, Any]] = [
+        {"apiGroups": [""], "resources": ["nodes", "pods"],
+         "verbs": ["get", "list", "watch", "create", "patch", "update", "delete"]},
+        {"apiGroups": [""], "resources": ["nodes/status", "pods/status"], "verbs": ["patch", "update"]},
+        {"apiGroups": [""], "resources": ["configmaps", "secrets"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["events", "namespaces"], "verbs": ["create"]},
+        {"apiGroups": [COORDINATION], "resources": ["leases"], "verbs": ["get", "create", "update"]},
+        {"apiGroups": [RESOURCE], "resources": ["resourceslices"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [RESOURCE], "resources": ["resourceclaims"], "verbs": ["get"]},
+    ]  # fmt: skip
+    subject = {"apiGroup": CLUSTER_ROLES.group, "kind": "User", "name": LIGHT_USER}
+    await bind_role(client, LIGHT_USER, rules, subject)
 
 
 async def install_drivers(client: Client, drivers: Collection[str]) -> None:

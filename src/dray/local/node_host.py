@@ -35,7 +35,8 @@ from dray.drivers.binding_conditions import has_conditions
 from dray.drivers.hardware import Profile
 from dray.local.containers import end_containers
 from dray.local.driver_access import grant_drivers, install_drivers
-from dray.local.nodes import NodePlan, Places, host_node
+from dray.local.node_plans import NodePlan, Places
+from dray.local.nodes import host_node
 from dray.sim.machines import CREATING, DELETING, FAILED, GROUP_LABEL, RUNNING, Instance, provider_id
 from dray.sim.twin import node_profile
 

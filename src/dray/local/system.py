@@ -37,14 +37,16 @@ from dray.drivers.driver_names import NAME_BY_SHORT_NAME
 from dray.drivers.hardware import Profile
 from dray.host.log_format import json_line
 from dray.host.private_files import make_private, temporary_folder, write_private_text
-from dray.local.driver_access import bind_role, grant_drivers, install_drivers
+from dray.local.driver_access import bind_role, grant_drivers, grant_light_nodes, install_drivers
 from dray.local.log_files import LOOK_EVERY, rotate
+from dray.local.node_plans import AUTO, LIGHT_KUBECONFIG, NodePlan, planned_nodes
 from dray.local.running_system import STATE_FILE, process_entry, write_state
 from dray.sim.twin import Twin
 
 log = logging.getLogger("dray.local")
 
 READY_SECONDS = 90.0  # a loaded machine is slow, not broken; a part that ends is noticed at once
+READY_SECONDS_PER_NODE = 0.1
 STOP_SECONDS = 10.0
 LONGEST_PAUSE = 30.0
 _DASHBOARD_USER = "dray:dashboard-link"  # whoever opens the link that `dray up` prints
@@ -69,6 +71,7 @@ class Plan:
     log_format: str = "text"
     twin: Twin | None = None  # a copied cluster, whose nodes are hosted, too
     snapshot: Path | None = None  # where the copied cluster is described
+    sim_nodes: str = AUTO  # whether simulated nodes are light or full
     socket: Path | None = None  # the Unix socket for the people of this machine; None: there is none
     catalogue: Path | None = (
         None  # of the nodes that `dray autoscale` adds and removes; None: it does not run
@@ -87,6 +90,10 @@ class Plan:
         if self.host is not None:
             names |= set(NAME_BY_SHORT_NAME.values())
         return sorted(names)
+
+    def nodes(self) -> list[NodePlan]:
+        """Return the nodes that will be hosted."""
+        return planned_nodes(self.simulated, self.host, self.runtime, self.runtime, self.twin, self.sim_nodes)
 
     @property
     def drivers_with_binding_conditions(self) -> set[str]:
@@ -194,6 +201,7 @@ class System:
             str(plan.data / "credentials"),
         ]
         command += ["--client-ca", str(plan.data / "pki/ca.crt"), "--runtime", plan.runtime]
+        command += ["--sim-nodes", plan.sim_nodes]
         for profile, count in plan.simulated:
             command += ["--sim", f"{profile.source or profile.name}:{count}"]
         if plan.snapshot is not None:
@@ -263,13 +271,19 @@ class System:
             for part in self.parts:
                 await asyncio.to_thread(rotate, part.log_path)
 
+    @property
+    def _patience(self) -> float:
+        """Return how long, in seconds, a part may take to be ready."""
+        n_nodes = sum(count for _, count in self.plan.simulated)
+        return READY_SECONDS + n_nodes * READY_SECONDS_PER_NODE
+
     async def _wait_ready(self, part: Part) -> None:
         assert part.process is not None
         ended = asyncio.create_task(part.process.wait())
         ready = asyncio.create_task(part.ready.wait())
         try:
             done, _ = await asyncio.wait(
-                {ended, ready}, timeout=READY_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                {ended, ready}, timeout=self._patience, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             ready.cancel()
@@ -277,7 +291,7 @@ class System:
             raise SystemFailure(f"{part.name} did not start: {last_words(part.log_path)}")
         if not done:
             raise SystemFailure(
-                f"{part.name} is not ready after {READY_SECONDS:.0f} s; its log: {part.log_path}"
+                f"{part.name} is not ready after {self._patience:.0f} s; its log: {part.log_path}"
             )
         ended.cancel()
 
@@ -285,18 +299,28 @@ class System:
 
     async def _prepare_access(self) -> None:
         """Make credentials for every node and driver, the drivers' roles, and the device classes."""
-        from dray.local.credentials import write_driver_kubeconfig, write_node_kubeconfig
-        from dray.local.nodes import planned_nodes
+        from dray.local.credentials import (
+            write_driver_kubeconfig,
+            write_light_kubeconfig,
+            write_node_kubeconfig,
+        )
 
         plan = self.plan
         folder = plan.data / "credentials"
         folder.mkdir(mode=0o700, exist_ok=True)
-        for node in planned_nodes(plan.simulated, plan.host, plan.runtime, plan.runtime, plan.twin):
-            write_node_kubeconfig(plan.data, node.name, folder / f"node-{node.name}.kubeconfig")
+        nodes = plan.nodes()
+        for node in nodes:
+            if not node.is_light:
+                write_node_kubeconfig(plan.data, node.name, folder / f"node-{node.name}.kubeconfig")
+        has_light = any(node.is_light for node in nodes)
+        if has_light:
+            write_light_kubeconfig(plan.data, folder / LIGHT_KUBECONFIG)
         for driver in plan.drivers:
             write_driver_kubeconfig(plan.data, driver, folder / f"driver-{driver}.kubeconfig")
         async with Client.connect(plan.kubeconfig) as client:
             await grant_drivers(client, plan.drivers, plan.drivers_with_binding_conditions)
+            if has_light:
+                await grant_light_nodes(client)
             self.dashboard_url = await self._dashboard_link(client)
             if plan.twin is not None:  # its classes come before those of the models
                 await create_objects(client, plan.twin.objects)

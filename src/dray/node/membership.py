@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import platform
@@ -10,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,7 @@ class Membership:
         self.facts = facts
         self._clock = clock
         self._ready_since = format_time(clock())
+        self._lease: dict[str, Any] | None = None  # as the server last stored it
         self.uid = ""
 
     async def register(self) -> None:
@@ -104,13 +107,13 @@ class Membership:
             "status": self._status(),
         }
         try:
-            made = await self._client.create(NODES, node)
+            made = await self._client.create(NODES, node)  # with its status, as kubelet does
         except AlreadyExists:
             patch = {"metadata": {"labels": labels, "annotations": dict(facts.annotations)}}
-            made = await self._client.patch(NODES, facts.name, patch)
+            await self._client.patch(NODES, facts.name, patch)
+            made = await self.write_status()
         self.uid = made["metadata"]["uid"]
-        await self.write_status()
-        await self._untaint()
+        await self._untaint(made)
         log.info("node %s is registered", facts.name)
 
     def _spec(self) -> dict[str, Any]:
@@ -120,13 +123,12 @@ class Membership:
             spec["taints"] = [dict(taint) for taint in facts.taints]
         return spec
 
-    async def _untaint(self) -> None:
-        """Remove the taint of new nodes.
+    async def _untaint(self, node: Mapping[str, Any]) -> None:
+        """Remove the taint of new nodes, given the server's copy.
 
         In a full cluster the node lifecycle controller does that too; where there is none, nobody else would.
         """
         for _ in range(5):
-            node = await self._client.get(NODES, self.facts.name)
             taints = node.get("spec", {}).get("taints") or []
             kept = [taint for taint in taints if taint.get("key") != NOT_READY_KEY]
             if kept == taints:
@@ -139,18 +141,18 @@ class Membership:
                 await self._client.patch(NODES, self.facts.name, patch)
                 return
             except Conflict:
-                continue
+                node = await self._client.get(NODES, self.facts.name)
             except Forbidden:
                 # Nodes may not change their taints where admission guards them; then a controller does it.
                 return
 
-    async def write_status(self, current: Mapping[str, Any] | None = None) -> None:
-        """Write the whole status; `current` is the server's copy, whose other conditions are kept."""
+    async def write_status(self, current: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Write the whole status and return the node; `current` is the server's copy, whose other conditions are kept."""
         status = self._status()
         status["conditions"] = _merged_conditions(
             (current or {}).get("conditions") or (), status["conditions"]
         )
-        await self._client.patch(NODES, self.facts.name, {"status": status}, subresource="status")
+        return await self._client.patch(NODES, self.facts.name, {"status": status}, subresource="status")
 
     def _status(self) -> dict[str, Any]:
         facts = self.facts
@@ -182,7 +184,7 @@ class Membership:
                 }
                 for kind, status, reason, message in conditions
             ],
-            "nodeInfo": _node_info(facts.runtime),
+            "nodeInfo": dict(_node_info(facts.runtime)),
             "declaredFeatures": list(NODE_FEATURES),
         }
 
@@ -199,44 +201,63 @@ class Membership:
         written = time.monotonic()
         while True:
             await asyncio.sleep(STATUS_SECONDS)
+            is_due = time.monotonic() - written >= STATUS_REPEAT_SECONDS
             try:
                 node = await self._client.get(NODES, self.facts.name)
-                is_due = time.monotonic() - written >= STATUS_REPEAT_SECONDS
-                if is_due or _differs(node.get("status") or {}, self._status()):
-                    await self.write_status(node.get("status"))
+                if await self.correct_status(node.get("status") or {}, is_due=is_due):
                     written = time.monotonic()
             except NotFound:
                 await self.register()
             except ClientError as error:
                 log.warning("node status not written: %s", error)
 
+    async def correct_status(self, current: Mapping[str, Any], *, is_due: bool = False) -> bool:
+        """Write the status if the server's copy says something else, or if it `is_due`; return whether it was written."""
+        if not is_due and not _differs(current, self._status()):
+            return False
+        await self.write_status(current)
+        return True
+
     async def _renew_lease(self) -> None:
         while True:
+            await self.renew_lease()
+            await asyncio.sleep(RENEW_SECONDS)
+
+    async def renew_lease(self) -> None:
+        """Renew the lease once, or say in the log why not.
+
+        What was stored last time is changed and sent back; it is read again only if somebody else changed it.
+        """
+        for _ in range(3):
             try:
                 await self._renew_once()
+                return
             except Conflict:
-                continue
+                self._lease = None
             except ClientError as error:
-                log.warning("lease not renewed: %s", error)
-            await asyncio.sleep(RENEW_SECONDS)
+                self._lease = None
+                log.warning("lease of node %s not renewed: %s", self.facts.name, error)
+                return
 
     async def _renew_once(self) -> None:
         name = self.facts.name
         now = format_microtime(self._clock())
         spec = {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}
         try:
-            lease = await self._client.get(LEASES, name, LEASE_NAMESPACE)
+            lease = self._lease or await self._client.get(LEASES, name, LEASE_NAMESPACE)
             lease["spec"] = {**lease.get("spec", {}), **spec}
-            await self._client.update(LEASES, name, lease, LEASE_NAMESPACE)
+            self._lease = await self._client.update(LEASES, name, lease, LEASE_NAMESPACE)
         except NotFound:
+            self._lease = None
             owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": self.uid}
             lease = {"metadata": {"name": name, "ownerReferences": [owner]}, "spec": spec}
             try:
-                await self._client.create(LEASES, lease, LEASE_NAMESPACE)
+                self._lease = await self._client.create(LEASES, lease, LEASE_NAMESPACE)
             except NotFound:
                 # A small cluster may have nobody who makes this namespace.
-                await self._client.create(NAMESPACES, {"metadata": {"name": LEASE_NAMESPACE}})
-                await self._client.create(LEASES, lease, LEASE_NAMESPACE)
+                with contextlib.suppress(AlreadyExists):
+                    await self._client.create(NAMESPACES, {"metadata": {"name": LEASE_NAMESPACE}})
+                self._lease = await self._client.create(LEASES, lease, LEASE_NAMESPACE)
 
     async def wipe_slices(self, driver: str = "") -> None:
         """Delete this node's ResourceSlices, all or those of one driver; drivers that live publish again."""
@@ -314,6 +335,7 @@ def _addresses(facts: NodeFacts) -> list[dict[str, str]]:
     return addresses
 
 
+@cache  # nothing of it changes while this process runs
 def _node_info(runtime: str) -> dict[str, str]:
     def read(path: str) -> str:
         try:

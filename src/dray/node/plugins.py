@@ -25,7 +25,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,12 @@ def _ignore(driver: str, method: str, code: str, seconds: float) -> None:
 
 class PluginError(Exception):
     """A driver is not there, does not answer, or answers nonsense; the text names it."""
+
+
+def not_registered(driver: str, known: Iterable[str]) -> PluginError:
+    """Say that a driver is not there, and which ones are."""
+    names = ", ".join(sorted(known)) or "none"
+    return PluginError(f"DRA driver {driver} is not registered on this node (registered: {names})")
 
 
 @dataclass(slots=True)
@@ -242,8 +248,7 @@ class PluginRegistry:
         """Return the instance to call; raise PluginError when the driver is not registered."""
         instances = [plugin for plugin in self._plugins.values() if plugin.driver == driver]
         if not instances:
-            known = ", ".join(sorted(self.drivers())) or "none"
-            raise PluginError(f"DRA driver {driver} is not registered on this node (registered: {known})")
+            raise not_registered(driver, self.drivers())
         # A disconnected instance is better than none: the call may wake the connection up.
         return max(instances, key=lambda plugin: (plugin.is_connected, plugin.order))
 

@@ -21,11 +21,11 @@ import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from dray.api.cdi import NEEDS_POD_NETWORK, CdiError
+from dray.api.cdi import NEEDS_POD_NETWORK, CdiError, ContainerEdits
 from dray.api.media_types import MERGE_PATCH
 from dray.api.podspec import LifecycleHandler, RunContainer, RunPod
 from dray.api.times import format_time, parse_time
@@ -34,9 +34,8 @@ from dray.client.resources import EVENTS, PODS
 from dray.devices import DeviceId
 from dray.node import machine as m
 from dray.node import pod_events as s
-from dray.node.cdi import CdiRegistry
 from dray.node.environment import PodEnvironment
-from dray.node.health import DeviceHealthBoard
+from dray.node.health import ReportedHealth
 from dray.node.preparing import ClaimKeeper, ClaimsUnusable, container_references
 from dray.node.probes import Prober
 from dray.node.runtime import ContainerId, FoundContainer, Launch, Runtime, StartError
@@ -47,6 +46,22 @@ log = logging.getLogger("dray.node")
 WARN_BEFORE_DEADLINE = (600, 60)  # seconds
 
 _JOIN_SECONDS = 0.01
+
+
+class Edits(Protocol):
+    """What CDI says of devices."""
+
+    def resolve(self, names: Sequence[str]) -> ContainerEdits:
+        """Return the edits of the named devices together; raise CdiError for one that is not there."""
+        ...
+
+
+class Health(Protocol):
+    """What drivers report of their devices."""
+
+    def of(self, key: DeviceId) -> ReportedHealth | None:
+        """Return a device's health now; None when its driver does not report health."""
+        ...
 
 
 @dataclass(slots=True)
@@ -74,8 +89,8 @@ class PodRunner:
         root: Path,
         *,
         keeper: ClaimKeeper,
-        cdi: CdiRegistry,
-        health: DeviceHealthBoard,
+        cdi: Edits,
+        health: Health,
         environment: PodEnvironment,
         backoff: m.Backoff | None = None,
     ) -> None:
@@ -197,6 +212,11 @@ class PodRunner:
             if (known.machine.pod.metadata.namespace, known.machine.pod.metadata.name) == (namespace, name)
         ]
         return min(found, key=lambda machine: machine.stage == m.Stage.FINISHED, default=None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether there is no pod, and nothing left to do for one."""
+        return not self._pods and not self._tasks
 
     # --- events and instructions ------------------------------------------------
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -27,14 +28,49 @@ from dray.api.podspec import RunPod
 from dray.api.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
 from dray.client import Client, ClientError, Forbidden, NotFound
 from dray.client.resources import CLAIMS, PODS
-from dray.node.checkpoint import CheckpointFile
-from dray.node.claims import ClaimFacts, ClaimInfo, ClaimKey, ClaimRecords, ClaimRefused, group_by_driver
-from dray.node.plugins import PluginError, PluginRegistry
+from dray.node.claims import (
+    ClaimFacts,
+    ClaimInfo,
+    ClaimKey,
+    ClaimRecords,
+    ClaimRefused,
+    HeldDevice,
+    group_by_driver,
+)
+from dray.node.plugins import PluginError
 
 log = logging.getLogger("dray.node")
 
 PREPARE, UNPREPARE = "NodePrepareResources", "NodeUnprepareResources"
 Steps = Callable[[str], None]
+
+
+class ClaimPlugin(Protocol):
+    """A driver on this node, as the keeper calls it; with gRPC in between (`plugins.Plugin`) or without."""
+
+    async def prepare(self, claims: Sequence[ClaimFacts]) -> Mapping[str, list[HeldDevice] | str]:
+        """Prepare claims; per claim UID the devices, or the error's text. Raises PluginError."""
+        ...
+
+    async def unprepare(self, claims: Sequence[ClaimFacts]) -> Mapping[str, str]:
+        """Unprepare claims; per claim UID the error's text, empty for success. Raises PluginError."""
+        ...
+
+
+class ClaimPlugins(Protocol):
+    """The drivers of this node."""
+
+    def find(self, driver: str) -> ClaimPlugin:
+        """Return the driver to call; raise PluginError when there is none of that name."""
+        ...
+
+
+class Checkpoint(Protocol):
+    """Where the records outlive this process."""
+
+    async def commit(self) -> None:
+        """Return when the records as they are now are safe."""
+        ...
 
 
 class ClaimsUnusable(Exception):
@@ -51,9 +87,9 @@ class ClaimKeeper:
     def __init__(
         self,
         client: Client,
-        registry: PluginRegistry,
+        registry: ClaimPlugins,
         records: ClaimRecords,
-        checkpoint: CheckpointFile,
+        checkpoint: Checkpoint,
         *,
         steps: Steps = no_steps,
         observe: Callable[[str, float, bool], None] = lambda operation, seconds, is_ok: None,
@@ -93,7 +129,7 @@ class ClaimKeeper:
     async def _judge(self, pod: RunPod) -> list[ClaimFacts]:
         """Read and check every claim; no state changes."""
         wanted = list(claim_names(pod))
-        claims = await asyncio.gather(*(self._read(key) for key, _ in wanted))
+        claims = await asyncio.gather(*(self.read(key) for key, _ in wanted))
         facts = []
         for (key, is_from_template), claim in zip(wanted, claims, strict=True):
             refuse_unfit(pod, key, claim, is_from_template)
@@ -102,7 +138,8 @@ class ClaimKeeper:
             self._registry.find(driver)
         return facts
 
-    async def _read(self, key: ClaimKey) -> ResourceClaim:
+    async def read(self, key: ClaimKey) -> ResourceClaim:
+        """Return a claim that a pod uses; raise ClaimRefused when it does not exist."""
         try:
             return await self._client.get(CLAIMS, key.name, key.namespace, view=ResourceClaim)
         except NotFound as error:

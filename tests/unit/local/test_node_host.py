@@ -9,7 +9,7 @@ from dray.client.resources import CLUSTER_ROLES, LEASES, NODES, SLICES
 from dray.drivers.hardware import load_profile, pool_slices
 from dray.local import credentials
 from dray.local.node_host import NodeHost
-from dray.local.nodes import Places
+from dray.local.node_plans import Places
 from dray.sim.hardware import hardware_node
 from dray.sim.machines import CREATING, DELETING, FAILED, GROUP_LABEL, RUNNING
 
