@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from scheduler_builders import SmallCluster, claim, device_class, node, pod, resource_slice
 
@@ -213,3 +215,57 @@ class Endless(NodePolicy):
 def test_the_test_kit_says_what_a_policy_does_wrong(make, reason):
     with pytest.raises(AssertionError, match=reason):
         check_policy(make)
+
+
+# --- what is left over, counted in the quick way ----------------------------------
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_offers_leave_what_placing_pod_after_pod_leaves(seed):
+    chance = random.Random(seed)
+    kinds = [
+        demand(
+            chance.choice((1, 1, 2, 4)), chance.choice((100, 250, 500, WHOLE)), chance.choice((0, 500, 8000))
+        )
+        for _ in range(6)
+    ]
+    policy = Fragmentation()
+    for _ in range(4 * FIRST):
+        policy.observe(chance.choice(kinds))
+    for _ in range(20):
+        devices = [chance.choice((0, 100, 300, 500, 750, WHOLE, WHOLE)) for _ in range(chance.randint(1, 8))]
+        found = supply(*devices, cpu=chance.choice((0, 4000, 64_000)))
+        assert policy._offers_on(found) is not None
+        expected = 0
+        for sample in policy._samples:
+            left = found
+            for each in sample:
+                left = left.after(each) or left
+            expected += left.free
+        assert policy._left_over(found) == expected / len(policy._samples)
+
+
+def test_devices_that_differ_to_a_pod_are_placed_one_by_one():
+    policy = Fragmentation()
+    for _ in range(4 * FIRST):
+        policy.observe(demand(matching=0b01))
+    assert policy._offers_on(supply(WHOLE, WHOLE)) is None
+    assert policy._left_over(supply(WHOLE, WHOLE)) == WHOLE
+
+
+def test_pack_leaves_a_rare_model_to_the_pods_that_name_it():
+    policy = Pack()
+    anything, rare = demand(), demand()
+    anything.footprints[1] = anything.footprints[0]
+    rare.footprints[1] = rare.footprints.pop(0)
+    for number in range(4 * FIRST):
+        policy.observe((anything, rare)[number % 2])
+    policy.describe({0: 80, 1: 4})
+    full_and_rare, empty = supply(WHOLE, hardware=1), supply(*[WHOLE] * 8)
+
+    def score(before, pod):
+        return policy.score(pod, before, before.after(pod))
+
+    assert score(empty, anything) > score(full_and_rare, anything)
+    nearly_empty = supply(WHOLE, WHOLE, hardware=1)
+    assert score(full_and_rare, rare) > score(nearly_empty, rare), "among its own it fills the fullest"

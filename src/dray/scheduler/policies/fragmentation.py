@@ -19,7 +19,7 @@ by measuring on the openb traces (docs/policies.md).
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -28,6 +28,7 @@ from dray.allocator import POLICIES
 from dray.scheduler.policies.packing import Pack
 from dray.scheduler.policies.protocol import WHOLE, NodePolicy, NodeSupply, PodDemand
 from dray.scheduler.policies.request_mix import RequestMix
+from dray.scheduler.policies.scarcity import Scarcity
 
 _COARSE: Final = WHOLE / 20
 _LEFTOVER: Final = 10.0  # weight against waste
@@ -35,6 +36,10 @@ _SCARCITY: Final = 2.4  # weight against waste
 _SAMPLES: Final = 8
 _LENGTH: Final = 48  # pods in a sample: enough to fill a node
 _MOST_STATES: Final = 200_000  # states whose waste and leftover are kept
+
+_Level = tuple[int, int, int]  # hardware number, and how many kinds want no more cpu and memory than there is
+_Offer = tuple[int, int, int, int, int]  # number of the kind, cpu, memory, devices, amount on each
+_Offers = list[list[_Offer]]  # one list for each sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +76,13 @@ class Fragmentation(NodePolicy):
         self.mix = RequestMix()
         self._pack = Pack()
         self._samples: tuple[tuple[PodDemand, ...], ...] = ()
-        self._losses: dict[tuple[int, int, int], _Losses] = {}
-        self._waste: dict[NodeSupply, float] = {}
+        self._losses: dict[_Level, _Losses] = {}
+        self._waste: dict[tuple[_Level, tuple[int, ...]], float] = {}
         self._leftover: dict[NodeSupply, float] = {}
+        self._offers: dict[int, _Offers | None] = {}  # by hardware number; None: only `after` can tell
         self._cpus: list[int] = []
         self._memories: list[int] = []
-        self._pressure: dict[int, float] = {}  # hardware number -> pressure
-        self._capacity: dict[int, int] = {}  # hardware number -> devices of that kind in the cluster
+        self._scarcity = Scarcity(self.mix)
 
     def observe(self, pod: PodDemand) -> None:
         """Learn the mix."""
@@ -87,20 +92,20 @@ class Fragmentation(NodePolicy):
         self._samples = self.mix.samples(_SAMPLES, _LENGTH)
         self._cpus = sorted({each.cpu for each, _ in self.mix.current})
         self._memories = sorted({each.memory for each, _ in self.mix.current})
-        for kept in (self._losses, self._waste, self._leftover, self._pressure):
+        for kept in (self._losses, self._waste, self._leftover, self._offers):
             kept.clear()
+        self._scarcity.forget()
 
     def describe(self, devices_by_hardware: Mapping[int, int]) -> None:
         """Take note of the capacity, for scarcity."""
-        self._capacity = dict(devices_by_hardware)
-        self._pressure.clear()
+        self._scarcity.describe(devices_by_hardware)
 
     def score(self, pod: PodDemand, before: NodeSupply, after: NodeSupply) -> float:
         """Score by waste and scarcity, in coarse steps; of equal nodes the fullest is best."""
         if not self._samples:
             return self._pack.score(pod, before, after)
         gain = self._wasted(before) - self._wasted(after)
-        gain -= _SCARCITY * self._pressed(before.hardware) * pod.amount
+        gain -= _SCARCITY * self._scarcity.pressure(before.hardware) * pod.amount
         return round(gain / _COARSE) * _COARSE - before.free / WHOLE / 100
 
     def refine(self, pod: PodDemand, before: NodeSupply, after: NodeSupply) -> float:
@@ -116,16 +121,14 @@ class Fragmentation(NodePolicy):
         return self._wasted(supply) if self._samples else 0.0
 
     def _wasted(self, supply: NodeSupply) -> float:
-        key = supply._replace(devices=tuple(sorted(supply.devices)))
+        cpu, memory, devices, hardware, _ = supply
+        # All that waste depends on: which kinds have enough cpu and memory, and how much is left on the devices.
+        level = hardware, bisect_right(self._cpus, cpu), bisect_right(self._memories, memory)
+        key = level, tuple(sorted(devices))
         found = self._waste.get(key)
         if found is None:
             if len(self._waste) >= _MOST_STATES:
                 self._waste.clear()
-            level = (
-                supply.hardware,
-                bisect_right(self._cpus, supply.cpu),
-                bisect_right(self._memories, supply.memory),
-            )
             losses = self._losses.get(level)
             if losses is None:
                 losses = self._losses[level] = self._losses_on(supply)
@@ -159,29 +162,62 @@ class Fragmentation(NodePolicy):
         if found is None:
             if len(self._leftover) >= _MOST_STATES:
                 self._leftover.clear()
-            total = 0
-            for sample in self._samples:
-                left = supply
-                for pod in sample:
-                    left = left.after(pod) or left
-                total += left.free
+            offers = self._offers_on(supply)
+            if offers is not None:
+                total = sum([_left_of(supply, offer) for offer in offers])
+            else:
+                total = 0
+                for sample in self._samples:
+                    left = supply
+                    for pod in sample:
+                        left = left.after(pod) or left
+                    total += left.free
             found = self._leftover[key] = total / len(self._samples)
         return found
 
-    # --- scarcity --------------------------------------------------------------
+    def _offers_on(self, supply: NodeSupply) -> _Offers | None:
+        """Return the samples as they are on this hardware; None where devices are not all alike to every pod."""
+        if supply.hardware not in self._offers:
+            self._offers[supply.hardware] = self._plain_offers(supply)
+        return self._offers[supply.hardware]
 
-    def _pressed(self, hardware: int) -> float:
-        """Return how much more of the expected demand falls on this hardware than its share of the capacity."""
-        found = self._pressure.get(hardware)
-        if found is None:
-            total = sum(self._capacity.values()) or 1
-            demand = sum(weight * pod.amount for pod, weight in self.mix.current) or 1.0
-            found = 0.0
-            for pod, weight in self.mix.current:
-                if hardware not in pod.footprints:
-                    continue
-                reachable = sum(n for number, n in self._capacity.items() if number in pod.footprints)
-                if reachable:
-                    found += weight * pod.amount / demand * (total / reachable - 1.0)
-            self._pressure[hardware] = found
-        return found
+    def _plain_offers(self, supply: NodeSupply) -> _Offers | None:
+        every = (1 << len(supply.devices)) - 1
+        plain: dict[PodDemand, _Offer] = {}
+        for pod, _ in self.mix.current:
+            footprints = pod.footprints.get(supply.hardware)
+            if footprints is None:
+                continue  # it fits on no such node
+            if len(footprints) != 1 or footprints[0].matching & every != every:
+                return None
+            [(count, amount, _matching)] = footprints
+            plain[pod] = len(plain), pod.cpu, pod.memory, count, amount
+        return [[plain[pod] for pod in sample if pod in plain] for sample in self._samples]
+
+
+def _left_of(supply: NodeSupply, offer: list[_Offer]) -> int:
+    """Return what is free after each pod was placed best-fit, if it fits.
+
+    The same as `NodeSupply.after` again and again, for devices that are all alike: then only the amounts count,
+    and a kind that did not fit once will not fit later.
+    """
+    cpu, memory, devices, _, _ = supply
+    free = sorted(devices)
+    refused = 0  # bit set of kinds
+    for kind, wanted_cpu, wanted_memory, count, amount in offer:
+        if refused >> kind & 1:
+            continue
+        first = bisect_left(free, amount)
+        if wanted_cpu > cpu or wanted_memory > memory or len(free) - first < count:
+            refused |= 1 << kind
+            continue
+        cpu -= wanted_cpu
+        memory -= wanted_memory
+        if count == 1:
+            insort(free, free.pop(first) - amount)
+        else:
+            free[first : first + count] = [left - amount for left in free[first : first + count]]
+            free.sort()
+        if not free[-1]:
+            return 0
+    return sum(free)
