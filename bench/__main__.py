@@ -16,7 +16,17 @@ import time
 import traceback
 from pathlib import Path
 
-BENCHES = ["allocator", "cel", "packing", "capacity", "fair_share", "node", "server", "scheduling"]
+BENCHES = [
+    "allocator",
+    "cel",
+    "packing",
+    "capacity",
+    "fair_share",
+    "node",
+    "light_nodes",
+    "server",
+    "scheduling",
+]
 REPORT = Path(__file__).resolve().parent.parent / "BENCHMARKS.md"
 HEAD = "# Benchmarks\n\nMeasured by `make bench`; every section says how.\n"
 
