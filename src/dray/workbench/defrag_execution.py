@@ -34,8 +34,10 @@ from msgspec.structs import replace
 
 from dray.api.core import Node, Pod
 from dray.api.parsing import ParseError, load_json
+from dray.api.resource import ResourceClaim
+from dray.api.well_known import UNSCHEDULABLE_KEY
 from dray.client import Client, ClientError, Conflict, NotFound, TooManyRequests, key_of
-from dray.client.resources import NODES, PODS
+from dray.client.resources import CLAIMS, NODES, PODS
 from dray.sim.snapshot import Snapshot, capture
 from dray.workbench.defrag import DefragError, DefragPlan, Move, plan_defrag_for, plan_free_nodes
 
@@ -138,12 +140,18 @@ def _mark(text: str) -> Mark:
 def opened(snapshot: Snapshot) -> Snapshot:
     """Return the cluster as if the nodes that were closed here were open; the snapshot itself is changed."""
     closed = marks_of(snapshot)
-    snapshot.nodes = [_open(node) if node.metadata.name in closed else node for node in snapshot.nodes]
+    # An open node may have the taint of closed ones for a moment still.
+    snapshot.nodes = [
+        _open(node) if node.metadata.name in closed or not node.spec.unschedulable else node
+        for node in snapshot.nodes
+    ]
     return snapshot
 
 
 def _open(node: Node) -> Node:
-    return replace(node, spec=replace(node.spec, unschedulable=False))
+    # The node lifecycle controller adds a taint to closed nodes, and removes it when they are opened.
+    taints = [taint for taint in node.spec.taints if taint.key != UNSCHEDULABLE_KEY]
+    return replace(node, spec=replace(node.spec, unschedulable=False, taints=taints))
 
 
 class Executor:
@@ -316,7 +324,7 @@ class Executor:
         while True:
             pods = await self._pods(namespace, mark.owner)
             bound = [each for each in pods if each.spec.node_name and each.metadata.uid != mark.uid]
-            is_gone = all(each.metadata.uid != mark.uid for each in pods)
+            is_gone = not await self._holds_devices(namespace, mark.uid)
             if is_gone and len(bound) >= mark.bound:
                 return bound
             if self._clock() >= deadline:
@@ -338,6 +346,22 @@ class Executor:
             if any(each.uid == owner and each.controller for each in pod.metadata.owner_references)
             and pod.status.phase not in ("Succeeded", "Failed")
         ]
+
+    async def _holds_devices(self, namespace: str, uid: str) -> bool:
+        """Return whether a pod is still there, or its claims are: they are released a moment after it has ended."""
+        pods = await self._client.list(PODS, namespace, view=Pod)
+        if any(each.metadata.uid == uid for each in pods.items):
+            return True
+        claims = await self._client.list(CLAIMS, namespace, view=ResourceClaim)
+        return any(
+            claim.status.allocation is not None
+            and uid
+            in (
+                *(user.uid for user in claim.status.reserved_for),
+                *(owner.uid for owner in claim.metadata.owner_references),
+            )
+            for claim in claims.items
+        )
 
     async def _pod(self, namespace: str, name: str) -> Pod | None:
         try:

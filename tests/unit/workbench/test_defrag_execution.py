@@ -41,6 +41,8 @@ class Cluster(SmallApi):
         self.on_the_way = 0  # evicted pods without a placed replacement, at each eviction
         self.closed_at_eviction = []
         self.refusals = 0  # evictions that a budget refuses first
+        self.leaving = ""  # uid of the pod that was evicted last
+        self.claims_stay = self.claims_stay_for = 0  # looks until its claims are released
         self.is_stuck = False  # the controller makes nothing
         self.intruder = None  # takes these devices as soon as a pod is evicted
         self.writes = 0
@@ -70,11 +72,19 @@ class Cluster(SmallApi):
         self.on_the_way = max(self.on_the_way, 1 + sum(not p["spec"].get("nodeName") for p in self.workers()))
         self.closed_at_eviction.append(gone["spec"]["nodeName"] in self.closed())
         self.evicted.append(gone["metadata"]["name"])
-        uid = gone["metadata"]["uid"]
+        self.leaving = gone["metadata"]["uid"]
+        self.claims_stay = self.claims_stay_for
+        return _status(201, "Created", "evicted")
+
+    def release_claims(self):
+        """Release the claims of the pod that was evicted, some looks after it has gone."""
+        self.claims_stay -= 1
+        if self.claims_stay >= 0:
+            return
+        uid = self.leaving
         for key, claim in list(self.objects.items()):
             if any(user["uid"] == uid for user in claim.get("status", {}).get("reservedFor", ())):
                 del self.objects[key]
-        return _status(201, "Created", "evicted")
 
     def all(self, resource):
         return [obj for path, obj in self.objects.items() if f"/{resource.plural}/" in path]
@@ -90,7 +100,11 @@ class Cluster(SmallApi):
         return self.objects[PODS.path("default", name)]["spec"].get("nodeName", "")
 
     async def react(self, wanted):
-        """Be the controller and the scheduler for a moment."""
+        """Be the controllers and the scheduler for a moment."""
+        self.release_claims()
+        for each in self.all(NODES):
+            taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+            each["spec"]["taints"] = [taint] if each["spec"].get("unschedulable") else []
         if self.intruder and self.evicted:
             for obj in self.intruder:
                 resource = CLAIMS if obj["kind"] == "ResourceClaim" else PODS
@@ -153,6 +167,14 @@ async def test_the_moves_of_the_preview_are_made_and_the_waiting_pod_is_placed()
     assert result.node == api.node_of("large") == move.source
     assert api.closed() == set()
     assert api.closed_at_eviction == [True]
+
+
+async def test_claims_that_are_released_later_than_the_pod_ends_are_waited_for():
+    api = cluster()
+    api.claims_stay_for = 4
+    result = await executor(api).run()
+    assert result.is_reached, result.reason
+    assert result.is_as_previewed
 
 
 async def test_several_pods_are_moved_one_at_a_time():
