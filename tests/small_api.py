@@ -1,7 +1,7 @@
 """A small API server in memory, as a transport: for tests of node and driver that need no real one.
 
 It stores any resource, gives out uids and revisions, and serves get, list, watch,
-create, update, patch (merge) and delete with field selectors. It neither
+create, update, patch (merge) and delete with field selectors and pages. It neither
 validates nor defaults. Objects with finalizers stay until those are gone. Faults:
 `is_away` cuts all connections.
 """
@@ -92,7 +92,12 @@ class SmallApi:
         if not items and self._is_object_path(path):
             raise KeyError(path)
         revision = max((int(obj["metadata"]["resourceVersion"]) for obj in self.objects.values()), default=0)
-        return _json({"kind": "List", "metadata": {"resourceVersion": str(revision)}, "items": items})
+        metadata = {"resourceVersion": str(revision)}
+        begin, limit = int(query.get("continue") or 0), int(query.get("limit") or 0)
+        if limit and begin + limit < len(items):
+            metadata["continue"] = str(begin + limit)
+        page = items[begin : begin + limit] if limit else items[begin:]
+        return _json({"kind": "List", "metadata": metadata, "items": page})
 
     @staticmethod
     def _is_object_path(path):

@@ -12,6 +12,7 @@ from dray.server.store import (
     Compacted,
     FutureRevision,
     MemoryStore,
+    Record,
     SqliteStore,
     Store,
     StoreUnavailable,
@@ -123,6 +124,48 @@ async def test_pages_of_a_list_tell_how_much_remains(store: Store) -> None:
     await store.delete("/a/3")
     rest = store.list("/a/", revision=first.revision, after="/a/1", limit=2)
     assert ([record.key for record in rest.records], rest.remaining) == (["/a/2", "/a/3"], 1)
+
+
+async def test_pages_of_an_earlier_revision_joined_are_its_state(store: Store) -> None:
+    for number in range(6):
+        await store.put(f"/a/{number}", text("old"))
+    wanted = store.list("/a/")
+    for key in ("/a/00", "/a/11", "/a/9", "/b/1"):
+        await store.put(key, text("made later"))
+    for key in ("/a/1", "/a/5", "/a/9"):
+        await store.delete(key)
+    await store.put("/a/5", text("made again"))
+    await store.put("/a/2", text("changed"))
+    for limit in range(1, 8):
+        found: list[Record] = []
+        after, remaining = "", 1
+        while remaining:
+            page = store.list("/a/", revision=wanted.revision, after=after, limit=limit)
+            found += page.records
+            remaining, after = page.remaining, found[-1].key
+            assert len(found) + remaining == 6
+        assert found == wanted.records
+
+
+async def test_a_page_of_an_earlier_revision_reads_no_more_than_it_returns() -> None:
+    """With thousands of objects every page would otherwise cost as much as the whole list."""
+    n_read = 0
+
+    class Counting(dict[str, Record]):
+        def __getitem__(self, key: str) -> Record:
+            nonlocal n_read
+            n_read += 1
+            return super().__getitem__(key)
+
+    store = MemoryStore()
+    for number in range(1000):
+        await store.put(f"/a/{number:04}", text("v"))
+    revision = store.revision
+    await store.put("/a/0500", text("changed"))
+    store._records = Counting(store._records)
+    page = store.list("/a/", revision=revision, after="/a/0009", limit=10)
+    assert (len(page.records), page.remaining) == (10, 980)
+    assert n_read <= 10
 
 
 async def test_a_list_at_an_earlier_revision_shows_that_state(store: Store) -> None:

@@ -144,8 +144,9 @@ class Client:
     async def list(
         self, resource: Resource, namespace: str | None = None, *, view: Any = JsonObject, **query: Any
     ) -> ListOf[Any]:
-        """Read a collection, page by page: 500 objects each unless `limit` says otherwise.
+        """Read a whole collection, page by page: 500 objects each unless `limit` says otherwise.
 
+        Whoever wants only the first objects, or the revision, asks for one page: `list_page`.
         Query words are spelled as on the wire (`labelSelector=`, `fieldSelector=`,
         `resourceVersion=`, `limit=`); ones that are None are left out. A list that takes so long that
         the server forgets its revision is read once more, in one piece.
@@ -171,6 +172,23 @@ class Client:
                 "resourceVersion": None,
                 "resourceVersionMatch": None,
             }
+
+    @overload
+    async def list_page(
+        self, resource: Resource, namespace: str | None = None, *, limit: int, view: type[T], **query: Any
+    ) -> ListOf[T]: ...
+    @overload
+    async def list_page(
+        self, resource: Resource, namespace: str | None = None, *, limit: int, **query: Any
+    ) -> ListOf[JsonObject]: ...
+    async def list_page(
+        self, resource: Resource, namespace: str | None = None, *, limit: int, view: Any = JsonObject, **query: Any
+    ) -> ListOf[Any]:  # fmt: skip
+        """Read at most `limit` objects of a collection with one request; `metadata.continue_` says if there are more."""
+        page: ListOf[Any] = await self.call(
+            "GET", resource.path(namespace), view=ListOf[view], query={"limit": limit, **query}
+        )
+        return page
 
     @overload
     def watch(

@@ -219,7 +219,7 @@ class NodeLifecycle(Controller):
         period = self.monitoring.period
         try:
             async with asyncio.timeout(self.monitoring.longest_step):
-                await self.client.list(LEASES, LEASE_NAMESPACE, limit=1)
+                await self.client.list_page(LEASES, LEASE_NAMESPACE, limit=1)
         except (ClientError, TimeoutError) as error:
             log.warning("the API server does not answer, no node is judged: %s", error)
             return period

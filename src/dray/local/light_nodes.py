@@ -173,7 +173,7 @@ class LightNodes:
     async def _has_slices(self) -> bool:
         while True:
             try:
-                return bool((await self._client.list(SLICES, limit=1)).items)
+                return bool((await self._client.list_page(SLICES, limit=1)).items)
             except ClientError as error:
                 log.warning("slices not read: %s; again in %.0f s", error, _RETRY_SECONDS)
             await asyncio.sleep(_RETRY_SECONDS)
@@ -244,7 +244,7 @@ class LightNodes:
         names, has_gap = set(self.members), False
         while True:
             try:
-                listed = await self._client.list(SLICES, limit=1)
+                listed = await self._client.list_page(SLICES, limit=1)
                 if has_gap:
                     for name in self.members:
                         self._publish_soon(name)

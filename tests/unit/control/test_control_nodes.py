@@ -203,6 +203,16 @@ async def test_a_pause_of_the_server_or_of_this_process_fails_no_node(monkeypatc
         assert not cluster.taints("a") | cluster.taints("b")
 
 
+async def test_whether_the_server_answers_is_asked_with_one_request_however_many_nodes_there_are(monkeypatch):
+    async with Monitored(monkeypatch, ["a", "b", "c"]).followed() as cluster:
+        await cluster.pass_time(20, "a", "b", "c")
+        before = len(cluster.api.requests)
+        await cluster.controller.reconcile(MONITOR)
+        assert cluster.api.requests[before:] == [
+            "GET /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+        ]
+
+
 async def test_no_node_fails_while_the_server_cannot_be_reached(monkeypatch):
     async with Monitored(monkeypatch, ["a", "b"]).followed() as cluster:
         await cluster.pass_time(20, "a", "b")

@@ -178,6 +178,16 @@ async def test_a_slice_that_somebody_deletes_comes_back(folder, monkeypatch):
         pytest.fail("the slice did not come back")
 
 
+async def test_a_start_asks_for_no_list_of_all_slices(folder, monkeypatch):
+    """Of thousands of nodes they would be most of what this process holds, and of what the server does."""
+    api = SmallApi()
+    collection = "GET " + SLICES.rstrip("/")
+    async with hosted(folder, monkeypatch, LIGHT, count=4, api=api):
+        await eventually(lambda: "GET /api/v1/nodes" in api.requests, what="the nodes' informer")
+        await eventually(lambda: api.requests.count(collection) >= 3, what="the watch of slices")
+        assert api.requests.count(collection) == 3, "is there one, from where to watch, and the watch"
+
+
 async def test_a_node_that_was_marked_unknown_says_that_it_is_ready(folder, monkeypatch):
     async with hosted(folder, monkeypatch, LIGHT) as api:
         node = api.objects[NODE_PATH]

@@ -16,6 +16,8 @@ import asyncio
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
+from heapq import merge
+from itertools import islice
 
 from dray.server.store.store_interface import (
     ABSENT,
@@ -138,9 +140,7 @@ class MemoryStore:
             end = min(last, first + limit) if limit else last
             records = self._records
             return Page([records[key] for key in self._keys[first:end]], self._revision, max(0, last - end))
-        past = [record for record in self._state_at(prefix, revision) if record.key > after]
-        page = past[:limit] if limit else past
-        return Page(page, revision, len(past) - len(page))
+        return self._past(prefix, revision, after, limit)
 
     def count(self, prefix: str) -> int:
         """Return how many keys lie below a prefix now."""
@@ -277,22 +277,29 @@ class MemoryStore:
     def _span(self, prefix: str) -> tuple[int, int]:
         return bisect_left(self._keys, prefix), bisect_left(self._keys, prefix + _LAST)
 
-    def _state_at(self, prefix: str, revision: int) -> Sequence[Record]:
+    def _past(self, prefix: str, revision: int, after: str, limit: int) -> Page:
+        """Return the records at an earlier revision; a page costs its length and what has changed since, not the rest."""
         if revision < self._compacted:
             raise Compacted(revision, self._compacted)
         if revision > self._revision:
             raise FutureRevision(revision, self._revision)
-        first, last = self._span(prefix)
-        state = {key: self._records[key] for key in self._keys[first:last]}
+        before: dict[str, Record | None] = {}  # written since: what it was, None for what was not there
         for event in reversed(self._events):
             if event.revision <= revision:
                 break
-            if event.key.startswith(prefix):
-                if event.previous is None:
-                    state.pop(event.key, None)
-                else:
-                    state[event.key] = event.previous
-        return [state[key] for key in sorted(state)]
+            if event.key.startswith(prefix) and event.key > after:
+                before[event.key] = event.previous
+        records = self._records
+        deleted = sorted(key for key, old in before.items() if old is not None and key not in records)
+        n_created = sum(old is None and key in records for key, old in before.items())
+        first, last = self._span(prefix)
+        if after:
+            first = max(first, bisect_right(self._keys, after))
+        total = max(0, last - first) + len(deleted) - n_created
+        present = map(self._keys.__getitem__, range(first, last))
+        found = (before[key] if key in before else records[key] for key in merge(present, deleted))
+        page = list(islice((record for record in found if record is not None), limit or None))
+        return Page(page, revision, total - len(page))
 
     def _require_open(self) -> None:
         if self._closed:

@@ -143,7 +143,7 @@ async def _served_rules(client: Client) -> Resource:
     """Return the rules in the newest version that the server has; in the newest of all when it has none."""
     for rules in versions_of(TAINT_RULES):
         with contextlib.suppress(NotFound):
-            await client.list(rules, limit=1)
+            await client.list_page(rules, limit=1)
             return rules
     return TAINT_RULES
 
