@@ -167,7 +167,7 @@ def map_find(entries: Mapping[object, object], key: object) -> object:
     if isinstance(entries, Domains):
         # Any domain can be looked up: an unknown one is an empty map.
         return entries[key] if isinstance(key, str) else {}
-    if not entries:
+    if type(entries) is dict and not entries:  # others may compute what they are asked for
         return MISSING
     found = entries.get(map_key(key), MISSING)
     if found is MISSING and isinstance(key, int | float):
