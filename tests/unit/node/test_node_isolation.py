@@ -4,8 +4,8 @@ import asyncio
 import json
 import os
 import pwd
-import sys
 import stat
+import sys
 from pathlib import Path
 
 import msgspec
