@@ -33,21 +33,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--catalogue",
         required=True,
         metavar="FILE",
-        help="node types with prices, least and most numbers, and compute classes (YAML)",
+        help="node types with prices, minimum and maximum numbers, and compute classes (YAML)",
     )
     add(
         "--interval",
         type=seconds(0.2, 3600),
         default=5.0,
         metavar="SECONDS",
-        help="between two looks at the cluster (default: 5)",
+        help="time between two checks of the cluster (default: 5)",
     )
     add(
         "--idle",
         type=seconds(0, 86400),
         default=600.0,
         metavar="SECONDS",
-        help="a node that nobody uses stays this long (default: 600)",
+        help="remove a node after this time without use (default: 600)",
     )
     add(
         "--provision-timeout",

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             "nothing to plan", "give manifests, --pending (pods that wait), or --remove (nodes that can go)"
         )
     if (args.files or args.pending) and not args.catalogue:
-        raise CommandError("which nodes can be had?", "give --catalogue FILE; docs/capacity.md shows one")
+        raise CommandError("no catalogue of nodes was given", "--catalogue FILE; docs/capacity.md shows one")
     wanted = Snapshot()
     for obj in valid_objects(args.files):
         wanted.add(obj)

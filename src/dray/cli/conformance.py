@@ -50,9 +50,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also try whether a node comes for a pod that finds no device, and goes again",
     )
-    run_parser.add_argument("--html", type=Path, metavar="FILE", help="write a page, too")
     run_parser.add_argument(
-        "--checklist", type=Path, metavar="FILE", help="write the official YAML form, too"
+        "--html", type=Path, metavar="FILE", help="also write an HTML report to this file"
+    )
+    run_parser.add_argument(
+        "--checklist", type=Path, metavar="FILE", help="also write the official checklist (YAML) to this file"
     )
     run_parser.add_argument(
         "--timeout",

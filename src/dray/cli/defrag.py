@@ -18,7 +18,7 @@ from dray.cli.progress import doing
 from dray.cli.sources import add_source_flags, connect, load_source
 from dray.client import Client
 from dray.workbench.defrag import MOST_MOVES, DefragPlan
-from dray.workbench.defrag_execution import Execution, Executor, Goal, Unfinished, open_nodes
+from dray.workbench.defrag_execution import Execution, Executor, Goal, Unfinished, uncordon_nodes
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="carry the plan out: one pod at a time, within disruption budgets; repeat the command to continue",
     )
-    add("--stop", action="store_true", help="open the nodes that an unfinished --execute has closed")
+    add("--stop", action="store_true", help="uncordon the nodes that an unfinished --execute has cordoned")
     add(
         "--timeout",
         type=seconds(1, 86_400),
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.stop:
         return _on_cluster(args, _stop)
     if (args.pod is None) == (args.free_whole is None):
-        raise CommandError("what is to be reached?", "give --for POD, or --free-whole N")
+        raise CommandError("no goal was given", "--for POD, or --free-whole N")
     if args.execute:
         return _on_cluster(args, _execute)
     snapshot = load_source(args)
@@ -94,8 +94,8 @@ def _on_cluster(args: argparse.Namespace, act: Callable[[argparse.Namespace, Cli
 
 
 async def _stop(args: argparse.Namespace, client: Client) -> int:
-    found = await open_nodes(client)
-    say(f"opened {', '.join(found)}" if found else "no node is closed by a defragmentation")
+    found = await uncordon_nodes(client)
+    say(f"uncordoned {', '.join(found)}" if found else "no node is cordoned by a defragmentation")
     return 0
 
 
@@ -125,7 +125,7 @@ def _conclude(result: Execution) -> None:
         how = "as previewed" if result.is_as_previewed else "not as previewed"
         say(f"{plural(len(result.moved), 'move')} made, {how}")
     if result.reason:
-        say(f"stopped: {result.reason}; all nodes are open again")
+        say(f"stopped: {result.reason}; all nodes are uncordoned again")
     elif result.node:
         say(f"{result.goal}: it is on {result.node}")
 

@@ -1,4 +1,4 @@
-"""`dray exporter`: serve who holds which device to Prometheus, for any cluster with DRA."""
+"""`dray exporter`: serve metrics of devices, claims and their holders to Prometheus, for any cluster with DRA."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _check_flags(args: argparse.Namespace) -> None:
     given = {name for name in frozenset().union(*KINDS.values()) if getattr(args, name) is not None}
     if args.node is not None and args.kind is None:
         raise CommandError(
-            f"what should happen to {args.device or args.node}?",
+            f"no fault was given for {args.device or args.node}",
             f"dray fault {args.node} DEVICE {{{','.join(KINDS)}}}; `dray get devices {args.node}` lists devices",
         )
     for name in sorted(given - KINDS.get(args.kind or "", frozenset())):

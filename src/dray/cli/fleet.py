@@ -24,7 +24,7 @@ _TARGET_HELP = "a NODE, a pool as DRIVER/POOL, or a device as DRIVER/POOL/DEVICE
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommands."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    check = actions.add_parser("check", help="validate devices with claims that disturb nobody")
+    check = actions.add_parser("check", help="validate devices with claims that disturb no running pod")
     check.add_argument("targets", nargs="*", metavar="TARGET", help=f"{_TARGET_HELP} (default: all devices)")
     check.add_argument("--driver", metavar="NAME", help="only devices of this driver")
     check.add_argument("--profile", metavar="NAME", help="compare attributes with this hardware profile")
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--at-once", type=whole_number(1, 500), default=16, metavar="N", help="probes at once (default: 16)"
     )
-    check.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML to this file, too")
+    check.add_argument("--junit", type=Path, metavar="FILE", help="also write JUnit XML to this file")
     check.add_argument(
         "--timeout",
         type=seconds(1, 3600),
@@ -44,15 +44,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     drain = actions.add_parser("drain", help="taint devices and move the pods that use them, within budgets")
     drain.add_argument("target", metavar="TARGET", help=_TARGET_HELP)
     drain.add_argument("--reason", required=True, metavar="TEXT", help="why; it is stored with the taint")
-    drain.add_argument("--preview", action="store_true", help="only say who would have to go")
-    drain.add_argument("--force", action="store_true", help="evict pods that no controller makes again")
+    drain.add_argument("--preview", action="store_true", help="only list the pods that would be evicted")
+    drain.add_argument("--force", action="store_true", help="also evict pods that no controller recreates")
     drain.add_argument(
         "--no-execute", action="store_true", help="delete the pods at once, without asking disruption budgets"
     )
     drain.add_argument(
         "--timeout", type=seconds(1), default=600.0, metavar="SECONDS", help="how long to wait (default: 600)"
     )
-    undrain = actions.add_parser("undrain", help="give devices back to the scheduler")
+    undrain = actions.add_parser(
+        "undrain", help="end a drain: remove its taint, so that devices are allocated again"
+    )
     undrain.add_argument("target", nargs="?", metavar="TARGET", help="as it was drained")
     undrain.add_argument("--everything", action="store_true", help="end all drains")
     listing = actions.add_parser("drains", help="list what is drained, why, and who still uses it")
@@ -79,9 +81,7 @@ def run(args: argparse.Namespace) -> int:
         "rollouts": list_rollouts,
     }[args.action]
     if args.action == "undrain" and bool(args.target) == bool(args.everything):
-        raise CommandError(
-            "what should be given back?", "name a target of `dray fleet drains`, or give --everything"
-        )
+        raise CommandError("no target was given", "name one of `dray fleet drains`, or give --everything")
 
     async def act() -> int:
         async with connect(args.kubeconfig, args.context) as client:

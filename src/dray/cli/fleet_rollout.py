@@ -108,7 +108,7 @@ async def run_rollout(args: argparse.Namespace, client: Client) -> int:
     )
 
     if args.abort and not args.name:
-        raise CommandError("which rollout should be rolled back?", "`dray fleet rollouts` lists them")
+        raise CommandError("--abort needs the NAME of a rollout", "`dray fleet rollouts` lists them")
     missing = [f"--{flag}" for flag in _START_FLAGS if not getattr(args, flag)]
     if not args.name and missing:
         raise CommandError(

@@ -41,7 +41,7 @@ def add_watch_flags(parser: argparse.ArgumentParser) -> None:
         type=seconds(0.1, 3600),
         default=2.0,
         metavar="SECONDS",
-        help="with --watch: longest time between two looks at the cluster (default: 2)",
+        help="with --watch: longest time between two refreshes (default: 2)",
     )
 
 

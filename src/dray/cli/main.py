@@ -42,7 +42,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Look": {
         "get": ("dray.cli.get", "list devices, pools, claims and nodes, and which pods use them"),
-        "top": ("dray.cli.top", "show devices in use and claims, updated live"),
+        "top": ("dray.cli.top", "show which claims hold devices and which jobs wait, updated live"),
         "map": ("dray.cli.mapping", "draw nodes and devices in the terminal, as SVG or as PNG"),
         "doctor": ("dray.cli.doctor", "examine a cluster or this machine: what is wrong, and how to fix it"),
         "explain": ("dray.cli.explain", "explain why a pod or claim has no devices, or why it got these"),
@@ -67,7 +67,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "defrag": (
             "dray.cli.defrag",
-            "plan which pods to move so that a waiting pod fits, or whole nodes become free",
+            "plan which pods to move so that a waiting pod fits or whole nodes become free, and move them",
         ),
         "sim": ("dray.cli.sim", "simulate a trace under several policies, with the scheduler's own code"),
         "record": ("dray.cli.record", "record when pods of a cluster come and go, as a trace for `dray sim`"),
@@ -117,7 +117,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "dray.cli.controllers",
             "run the controllers: claims, eviction, garbage collection, workloads",
         ),
-        "exporter": ("dray.cli.exporter", "serve who holds which device to Prometheus, for any cluster"),
+        "exporter": (
+            "dray.cli.exporter",
+            "serve metrics of devices, claims and the pods that hold them to Prometheus, for any cluster",
+        ),
         "guard": (
             "dray.cli.guard",
             "run an admission webhook that prevents a device from being allocated twice",
@@ -221,7 +224,7 @@ def make_parser(configured: Collection[str] = tuple(COMMANDS)) -> Parser:
     parser.add_argument("--version", action="version", version=f"dray {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, summary) in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        command = commands.add_parser(name, help=summary)
         if name in configured:
             importlib.import_module(module).configure(command)
     return parser

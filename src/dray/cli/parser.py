@@ -16,6 +16,16 @@ from dray.cli.output import say
 _FEW = 8  # choices that are listed even if one of them is near
 
 
+class _Subcommands(argparse._SubParsersAction):  # type: ignore[type-arg]  # generic in the stubs only
+    """Subcommands whose own help begins with the sentence that lists them."""
+
+    def add_parser(self, name: str, **keywords: Any) -> Any:
+        """Add a subcommand; without a description its summary is one."""
+        if summary := keywords.get("help"):
+            keywords.setdefault("description", f"{summary[0].upper()}{summary[1:]}.")
+        return super().add_parser(name, **keywords)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser of a command and of its subcommands."""
 
@@ -23,6 +33,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False, **keywords})
         self._groups = groups  # title -> command -> summary; of the top level only
         self._hint = ""
+        self.register("action", "parsers", _Subcommands)
 
     def error(self, message: str) -> NoReturn:
         """Print a usage error and end with exit code 2."""

@@ -129,7 +129,8 @@ def add_image_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--image",
         metavar="IMAGE",
-        help=f"container image (default: {DEFAULT_IMAGE}, or none where nodes run commands as processes)",
+        help=f"container image (default: {DEFAULT_IMAGE}); where nodes run commands as processes, podman, docker or "
+        "apptainer of the machine runs it (default there: none)",
     )
     parser.set_defaults(is_engine=False)
 

@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--unix-socket",
         type=Path,
         metavar="PATH",
-        help="also listen on a Unix socket, whose callers are who the kernel says they are",
+        help="also listen on a Unix socket; the kernel says which user is calling",
     )
     add(
         "--unix-socket-group",

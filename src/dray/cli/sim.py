@@ -89,7 +89,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--arrivals",
         choices=("shuffle", "trace", "poisson", "fill"),
         default="shuffle",
-        help="shuffle: recorded times, pods dealt anew (the default); trace: as recorded; poisson: random times; "
+        help="shuffle: recorded times, pods in random order (the default); trace: as recorded; poisson: random times; "
         "fill: one after the other until 130 %% of the capacity has arrived, nobody leaves",
     )
     add(

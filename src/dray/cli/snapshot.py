@@ -26,7 +26,7 @@ def add_anonymise_flag(parser: argparse.ArgumentParser) -> None:
         "--anonymise",
         action="store_true",
         help="replace names of nodes, namespaces, pods and claims, label values, UUIDs, addresses and images; "
-        "the same by the same everywhere",
+        "each name gets the same replacement everywhere",
     )
 
 

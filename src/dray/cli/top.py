@@ -17,7 +17,7 @@ from dray.cli.get import claim_state, finished_claims, memory_of, users
 from dray.cli.live import add_watch_flags, show
 from dray.cli.output import add_output_flag, as_data, as_table, plural, use_colour
 from dray.cli.sources import add_source_flags
-from dray.cli.top_keys import SORTS, Target, TopView
+from dray.cli.top_keys import KEYS, SORTS, Target, TopView
 from dray.sim.snapshot import Snapshot
 from dray.workbench.inventory import DeviceRow, Inventory, Use
 from dray.workbench.jobs import job_states, queue_order
@@ -52,6 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_output_flag(parser)
     add_watch_flags(parser)
     add_source_flags(parser)
+    parser.epilog = KEYS
 
 
 def run(args: argparse.Namespace) -> int:

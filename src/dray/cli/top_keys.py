@@ -11,6 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 SORTS = ("use", "node", "name")
+KEYS = (
+    "Keys on a terminal: up and down (or k and j) choose a line; s changes the order; / filters by words, "
+    "Enter ends typing, Escape clears the filter; x ends the job of the chosen line, after a question; q quits."
+)
 HELP = "q quit  s sort  / filter  arrows choose  x end the job"
 _MOST_FILTER = 60
 _PAGE = 10

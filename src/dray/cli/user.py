@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from dray.cli.sources import connect
 
     if args.action == "limit" and not (args.user or args.unix_group or args.everybody):
-        raise CommandError("whose limits?", "name a user, or give --unix-group GROUP or --everybody")
+        raise CommandError("no user was given", "name one, or give --unix-group GROUP or --everybody")
     work = {"list": _list, "limit": _limit, "admin": _admin}[args.action]
 
     async def act() -> int:

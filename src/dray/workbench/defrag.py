@@ -1,7 +1,7 @@
 """Defragmentation: which pods to move so that a waiting pod fits, or so that whole nodes have all their devices free.
 
 `plan_defrag_for` and `plan_free_nodes` are pure: they try moves on an offline cluster and return them in the order in which they can be
-made. A move is possible when the scheduler's `decide` finds another node for the pod while its own is closed to it; the proof of a plan is its
+made. A move is possible when the scheduler's `decide` finds another node for the pod while its own is cordoned; the proof of a plan is its
 replay: after all moves, `decide` places the waiting pod. Fewest moves first, then the least important pods.
 
 Never moved (`evictions`): bare pods, parts of gangs, users of shared claims, pods whose disruption budget allows no eviction.
@@ -82,7 +82,7 @@ class _Moves:
         finally:
             self.cluster.add_node(source)
         found = next((each for each in outcome.placed if each.pod == key), None)
-        # A pod may tolerate that its node is closed.
+        # A pod may tolerate the taint of a cordoned node.
         return found if found is not None and found.node != source.metadata.name else None
 
     def _remember(self, pod: Pod) -> None:

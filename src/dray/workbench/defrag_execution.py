@@ -2,24 +2,23 @@
 
 The plan is `defrag`'s; this module only follows it. For each move:
 
-    close the pod's node  →  evict the pod (API, within its budgets)  →  wait until its replacement is bound  →  plan again
+    cordon the pod's node  →  evict the pod (API, within its budgets)  →  wait until its replacement is bound  →  plan again
 
-A node is closed as `kubectl cordon` does, in one write with an annotation that says for which goal, and which
-pod is on its way. So the replacement goes where the plan tried it (the plan was made with that node closed, too), and
-the freed devices are there for the waiting pod: nobody else gets them while the node is closed. The devices that
+A node is cordoned in one write with an annotation that says for which goal, and which pod is evicted. So the replacement goes where the plan tried it (the plan was made with that node cordoned, too), and
+the freed devices are there for the waiting pod: nobody else gets them while the node is cordoned. The devices that
 a replacement will get cannot be held for it, since it does not exist yet: they are checked directly before the
 eviction, and a replacement that went elsewhere is drift.
 
-Theory of operation: the annotations are the whole state. Each round looks at the cluster as it is, opens the
-closed nodes in that copy, and asks for a plan. If the plan is no longer the one that was shown, that is reported,
+Theory of operation: the annotations are the whole state. Each round copies the cluster as it is, uncordons the
+cordoned nodes in that copy, and asks for a plan. If the plan is no longer the one that was shown, that is reported,
 and the new one is followed within the moves that are left. A run that was killed is continued by the same command: it
-finds the closed nodes, waits for the replacement of a pod that was evicted, and plans again. At the end, and after the
-first failure, all nodes that this goal closed are opened.
+finds the cordoned nodes, waits for the replacement of a pod that was evicted, and plans again. At the end, and after the
+first failure, all nodes that were cordoned for this goal are uncordoned.
 
 Invariants (tests/unit/workbench/test_defrag_execution.py, killed at every write):
   * no pod is evicted that the plan of that moment does not move;
   * never two pods are on their way at the same time;
-  * when it ends, no node stays closed that was open before.
+  * when it ends, no node stays cordoned that was not before.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from dray.client.resources import CLAIMS, NODES, PODS
 from dray.sim.snapshot import Snapshot, capture
 from dray.workbench.defrag import DefragError, DefragPlan, Move, plan_defrag_for, plan_free_nodes
 
-MARK = "dray.dev/defrag"  # annotation of a node that was closed
+MARK = "dray.dev/defrag"  # annotation of a node that was cordoned
 PAUSE = 0.5  # seconds between two looks
 Report = Callable[[str], None]
 
@@ -66,7 +65,7 @@ class Goal:
 
 
 class Mark(msgspec.Struct, frozen=True, rename="camel"):
-    """What the annotation of a closed node says."""
+    """What the annotation of a cordoned node says."""
 
     goal: str
     pod: str  # that leaves the node
@@ -116,11 +115,11 @@ class Stopped(Exception):
 
 
 class Unfinished(Exception):
-    """Nodes are closed for another goal, which must be finished or stopped first."""
+    """Nodes are cordoned for another goal, which must be finished or stopped first."""
 
 
 def marks_of(snapshot: Snapshot) -> dict[str, Mark]:
-    """Return what the annotations of closed nodes say; one that cannot be read counts as of no goal."""
+    """Return what the annotations of cordoned nodes say; one that cannot be read counts as of no goal."""
     found = {}
     for node in snapshot.nodes:
         text = (node.metadata.annotations or {}).get(MARK)
@@ -137,19 +136,19 @@ def _mark(text: str) -> Mark:
     return mark
 
 
-def opened(snapshot: Snapshot) -> Snapshot:
-    """Return the cluster as if the nodes that were closed here were open; the snapshot itself is changed."""
-    closed = marks_of(snapshot)
-    # An open node may have the taint of closed ones for a moment still.
+def uncordoned(snapshot: Snapshot) -> Snapshot:
+    """Return the cluster as if the nodes that were cordoned here were not; the snapshot itself is changed."""
+    cordoned = marks_of(snapshot)
+    # A node that was uncordoned keeps the taint of cordoned ones for a moment.
     snapshot.nodes = [
-        _open(node) if node.metadata.name in closed or not node.spec.unschedulable else node
+        _uncordon(node) if node.metadata.name in cordoned or not node.spec.unschedulable else node
         for node in snapshot.nodes
     ]
     return snapshot
 
 
-def _open(node: Node) -> Node:
-    # The node lifecycle controller adds a taint to closed nodes, and removes it when they are opened.
+def _uncordon(node: Node) -> Node:
+    # The node lifecycle controller adds a taint to cordoned nodes, and removes it when they are uncordoned.
     taints = [taint for taint in node.spec.taints if taint.key != UNSCHEDULABLE_KEY]
     return replace(node, spec=replace(node.spec, unschedulable=False, taints=taints))
 
@@ -184,7 +183,7 @@ class Executor:
         self._refuse_others(marks)
         done = max((mark.done for mark in marks.values()), default=0)
         if marks:
-            self._report(f"continuing: {', '.join(sorted(marks))} closed by an earlier run")
+            self._report(f"continuing: {', '.join(sorted(marks))} cordoned by an earlier run")
         try:
             for mark in marks.values():
                 if await self._is_gone(mark):
@@ -196,16 +195,16 @@ class Executor:
         except (Stopped, ClientError) as error:
             result.reason = str(error)
         except asyncio.CancelledError:
-            await self.open_nodes()
+            await self.uncordon_nodes()
             raise
-        await self.open_nodes()
+        await self.uncordon_nodes()
         if result.is_reached and self._goal.pod:
             result.node = await self._wait_for_waiting_pod()
         return result
 
     async def _plan(self, done: int, *, is_begun: bool = True) -> DefragPlan:
         """Return what is left to do; once begun, what cannot be planned stops the run instead of failing it."""
-        snapshot = opened(await capture(self._client))
+        snapshot = uncordoned(await capture(self._client))
         try:
             return self._goal.plan(snapshot, max(1, self._max_moves - done))
         except DefragError as error:
@@ -247,12 +246,12 @@ class Executor:
     def _refuse_others(self, marks: dict[str, Mark]) -> None:
         for node, mark in marks.items():
             if mark.goal != self._goal.name:
-                raise Unfinished(f"node {node} is closed by an unfinished defragmentation ({mark.goal})")
+                raise Unfinished(f"node {node} is cordoned by an unfinished defragmentation ({mark.goal})")
 
     # --- one move -----------------------------------------------------------------
 
     async def _make(self, move: Move, done: int) -> Moved:
-        """Close the node, evict the pod, wait for its replacement."""
+        """Cordon the node, evict the pod, wait for its replacement."""
         namespace, _, name = move.pod.partition("/")
         pod = await self._pod(namespace, name)
         if pod is None or pod.spec.node_name != move.source:
@@ -260,7 +259,7 @@ class Executor:
         owner = next(each.uid for each in pod.metadata.owner_references if each.controller)
         siblings = [each for each in await self._pods(namespace, owner) if each.spec.node_name]
         mark = Mark(self._goal.name, move.pod, pod.metadata.uid, owner, len(siblings), self._max_moves, done)
-        await self._close(move.source, mark)
+        await self._cordon(move.source, mark)
         self._report(f"{move.pod}: evicting it from {move.source}; expected on {move.target}")
         await self._evict(pod)
         before = {each.metadata.uid for each in siblings}
@@ -272,12 +271,12 @@ class Executor:
         self._report(f"{move.pod}: {moved.replacement} is on {moved.node}, {where}")
         return moved
 
-    async def _close(self, node: str, mark: Mark) -> None:
-        """Close a node for new pods, and say why: one write."""
+    async def _cordon(self, node: str, mark: Mark) -> None:
+        """Cordon a node, and say why: one write."""
         found = await self._client.get(NODES, node)
         annotations = found["metadata"].get("annotations") or {}
         if found.get("spec", {}).get("unschedulable") and MARK not in annotations:
-            raise Stopped(f"node {node} was closed by somebody else")
+            raise Stopped(f"node {node} was cordoned by somebody else")
         text = msgspec.json.encode(mark).decode()
         patch = {
             "metadata": {
@@ -289,7 +288,7 @@ class Executor:
         try:
             await self._client.patch(NODES, node, patch)
         except Conflict:
-            await self._close(node, mark)  # somebody changed the node meanwhile: look again
+            await self._cordon(node, mark)  # somebody changed the node meanwhile: look again
 
     async def _evict(self, pod: Pod) -> None:
         """Evict a pod as soon as its budgets allow it."""
@@ -377,13 +376,13 @@ class Executor:
 
     # --- the end --------------------------------------------------------------------
 
-    async def open_nodes(self) -> list[str]:
-        """Open the nodes that were closed for this goal; returns them."""
-        return await open_nodes(self._client, self._goal.name)
+    async def uncordon_nodes(self) -> list[str]:
+        """Uncordon the nodes that were cordoned for this goal; returns them."""
+        return await uncordon_nodes(self._client, self._goal.name)
 
 
-async def open_nodes(client: Client, goal: str | None = None) -> list[str]:
-    """Open the nodes that a defragmentation closed, of one goal or of all; returns their names."""
+async def uncordon_nodes(client: Client, goal: str | None = None) -> list[str]:
+    """Uncordon the nodes that a defragmentation cordoned, of one goal or of all; returns their names."""
     found = await client.list(NODES, view=Node)
     marks = {}
     for node in found.items:

@@ -279,11 +279,11 @@ CODES = [
     ("install --print", 0, "[Unit]"),
     ("uninstall --root .", 1, "no service of dray is installed"),
     ("login", 1, "no shared system answers"),
-    ("user limit", 2, "whose limits?"),
+    ("user limit", 2, "no user was given"),
     ("conformance list", 0, "gang_scheduling"),
     ("conformance run nothing", 2, "has no check"),
     ("conformance run --metrics-url file:///etc/passwd", 2, "is not an address"),
-    ("fleet undrain", 2, "what should be given back?"),
+    ("fleet undrain", 2, "no target was given"),
     ("fleet drain node-1", 2, "--reason"),
     ("fleet check --kubeconfig nowhere", 2, "nowhere"),
     ("user limit x --devices -1", 2, "whole number"),
@@ -358,7 +358,7 @@ def test_every_command_has_an_exit_code_in_the_table():
         ("n gpu-0 taint --key a/b/c", "--key 'a/b/c'"),
         ("n gpu-0 taint --key example.com/k --value -x-=y", "value"),
         ("n all vanish", "`all` goes with clear only"),
-        ("n gpu-0", "what should happen to gpu-0?"),
+        ("n gpu-0", "no fault was given for gpu-0"),
     ],
 )
 def test_faults_that_mean_nothing_are_refused(words, error, capsys):

@@ -14,7 +14,7 @@ from dray.sim.cluster import OfflineCluster
 from dray.sim.hardware import hardware_snapshot, parse_hardware
 from dray.sim.snapshot import KINDS, capture
 from dray.workbench.defrag import DefragError
-from dray.workbench.defrag_execution import MARK, Executor, Goal, Unfinished, open_nodes
+from dray.workbench.defrag_execution import MARK, Executor, Goal, Unfinished, uncordon_nodes
 
 GOAL = Goal("default/large")
 
@@ -39,7 +39,7 @@ class Cluster(SmallApi):
             assert view
         self.evicted = []  # in order
         self.on_the_way = 0  # evicted pods without a placed replacement, at each eviction
-        self.closed_at_eviction = []
+        self.cordoned_at_eviction = []
         self.refusals = 0  # evictions that a budget refuses first
         self.leaving = ""  # uid of the pod that was evicted last
         self.claims_stay = self.claims_stay_for = 0  # looks until its claims are released
@@ -70,7 +70,7 @@ class Cluster(SmallApi):
             return _status(404, "NotFound", "gone")
         gone = self.objects.pop(path)
         self.on_the_way = max(self.on_the_way, 1 + sum(not p["spec"].get("nodeName") for p in self.workers()))
-        self.closed_at_eviction.append(gone["spec"]["nodeName"] in self.closed())
+        self.cordoned_at_eviction.append(gone["spec"]["nodeName"] in self.cordoned())
         self.evicted.append(gone["metadata"]["name"])
         self.leaving = gone["metadata"]["uid"]
         self.claims_stay = self.claims_stay_for
@@ -93,7 +93,7 @@ class Cluster(SmallApi):
         return [each for each in self.all(PODS) if each["metadata"].get("ownerReferences")
                 and each["metadata"]["name"] != "large"]  # fmt: skip
 
-    def closed(self):
+    def cordoned(self):
         return {each["metadata"]["name"] for each in self.all(NODES) if each["spec"].get("unschedulable")}
 
     def node_of(self, name):
@@ -165,8 +165,8 @@ async def test_the_moves_of_the_preview_are_made_and_the_waiting_pod_is_placed()
     [move] = previews[0].moves
     assert [(each.move, each.node) for each in result.moved] == [(move, move.target)]
     assert result.node == api.node_of("large") == move.source
-    assert api.closed() == set()
-    assert api.closed_at_eviction == [True]
+    assert api.cordoned() == set()
+    assert api.cordoned_at_eviction == [True]
 
 
 async def test_claims_that_are_released_later_than_the_pod_ends_are_waited_for():
@@ -186,7 +186,7 @@ async def test_several_pods_are_moved_one_at_a_time():
     assert result.is_reached
     assert len(result.moved) == len(api.evicted)
     assert api.on_the_way == 1, "never two pods without a place"
-    assert api.closed() == set()
+    assert api.cordoned() == set()
 
 
 async def test_a_budget_is_waited_for_and_its_last_refusal_stops_the_run():
@@ -200,15 +200,15 @@ async def test_a_budget_is_waited_for_and_its_last_refusal_stops_the_run():
     result = await executor(api).run()
     assert not result.is_reached
     assert "may not be evicted" in result.reason
-    assert (api.evicted, api.closed()) == ([], set())
+    assert (api.evicted, api.cordoned()) == ([], set())
 
 
-async def test_a_replacement_that_never_comes_stops_the_run_and_opens_the_node():
+async def test_a_replacement_that_never_comes_stops_the_run_and_uncordons_the_node():
     api = cluster()
     api.is_stuck = True
     result = await executor(api).run()
     assert "has no node" in result.reason
-    assert (len(api.evicted), api.closed()) == (1, set())
+    assert (len(api.evicted), api.cordoned()) == (1, set())
 
 
 async def test_drift_is_noticed_and_a_new_plan_is_followed():
@@ -223,7 +223,7 @@ async def test_drift_is_noticed_and_a_new_plan_is_followed():
     assert not result.is_as_previewed
     assert any("not on" in text for text in said)
     assert result.is_reached
-    assert api.closed() == set()
+    assert api.cordoned() == set()
 
 
 async def test_what_must_stay_is_never_evicted():
@@ -251,25 +251,25 @@ async def test_what_must_stay_is_never_evicted():
         result = await executor(api).run()
         assert not result.is_reached
         assert result.reason
-        assert (api.evicted, api.closed()) == ([], set())
+        assert (api.evicted, api.cordoned()) == ([], set())
 
 
-async def test_a_node_that_somebody_else_closed_stays_closed():
+async def test_a_node_that_somebody_else_cordoned_stays_cordoned():
     api = cluster()
     plan = GOAL.plan(await capture(api.client()), 2)
     path = NODES.path(None, plan.moves[0].source)
 
     executing = executor(api)
-    close = executing._close
+    cordon = executing._cordon
 
-    async def closed_meanwhile(node, mark):
+    async def cordoned_meanwhile(node, mark):
         api.objects[path] = {**api.objects[path], "spec": {"unschedulable": True}}
-        await close(node, mark)
+        await cordon(node, mark)
 
-    executing._close = closed_meanwhile
+    executing._cordon = cordoned_meanwhile
     result = await executing.run()
-    assert "closed by somebody else" in result.reason
-    assert (api.evicted, api.closed()) == ([], {plan.moves[0].source})
+    assert "cordoned by somebody else" in result.reason
+    assert (api.evicted, api.cordoned()) == ([], {plan.moves[0].source})
 
 
 async def test_a_second_goal_waits_for_the_first():
@@ -277,10 +277,10 @@ async def test_a_second_goal_waits_for_the_first():
     api.kill_at, api.kill_after = 1, True
     with pytest.raises(Killed):
         await executor(api).run()
-    assert len(api.closed()) == 1
+    assert len(api.cordoned()) == 1
     with pytest.raises(Unfinished, match="room for default/large"):
         await executor(api, Goal(free_nodes=1)).run()
-    assert await open_nodes(api.client()) == ["workstation-1"]
+    assert await uncordon_nodes(api.client()) == ["workstation-1"]
     assert not any(MARK in (each["metadata"].get("annotations") or {}) for each in api.all(NODES))
 
 
@@ -303,19 +303,19 @@ async def test_a_run_that_is_killed_at_any_write_is_continued(after, reacts):
         except Killed:
             pass
         else:
-            assert number > 3, "closing, evicting and opening were killed"
+            assert number > 3, "cordoning, evicting and uncordoning were killed"
             return
         api.kill_at = None
         if reacts:
             await api.react(2)
-        if api.node_of("large") and not api.closed():
+        if api.node_of("large") and not api.cordoned():
             with pytest.raises(DefragError, match="already"):  # the last write had been made
                 await executor(api).run()
         else:
             result = await executor(api).run()
             assert result.is_reached, (number, result.reason)
         assert len(api.evicted) == 1, "nobody is evicted twice"
-        assert (api.closed(), api.node_of("large") != "") == (set(), True)
+        assert (api.cordoned(), api.node_of("large") != "") == (set(), True)
 
 
 def test_execute_needs_a_running_cluster(tmp_path, capsys):

@@ -126,7 +126,7 @@ def parse_catalogue(documents: Iterable[Any], source: str, snapshot: Snapshot | 
 
 def _check_names(types: list[NodeType], classes: list[ComputeClass], source: str) -> None:
     if not types:
-        raise CatalogueError(f"{source}: nodeTypes is empty: which nodes can be had?")
+        raise CatalogueError(f"{source}: nodeTypes is empty; name at least one type of node")
     names = [each.name for each in types]
     for what, listed in (("nodeTypes", names), ("computeClasses", [each.name for each in classes])):
         twice = next((name for name in listed if listed.count(name) > 1), None)
