@@ -6,6 +6,7 @@ Each list is a table of columns over rows: `-o json` and `-o yaml` print the row
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -43,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List."""
-    return show(args, lambda snapshot: listing(snapshot, args))
+    return show(args, lambda snapshot: listing(snapshot, args), only_views=True)
 
 
 def listing(snapshot: Snapshot, args: argparse.Namespace) -> str:
@@ -283,6 +284,7 @@ _CLAIM: Columns = {
 
 def _node_rows(inventory: Inventory, args: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
+    pods = Counter(pod.spec.node_name for pod in inventory.snapshot.pods)
     for node, pools in sorted(inventory.by_node().items()):
         if args.name not in (None, node) or not (node or pools):
             continue
@@ -292,9 +294,10 @@ def _node_rows(inventory: Inventory, args: argparse.Namespace) -> list[Row]:
                 count = devices.setdefault(row.model or pool.driver, {"free": 0, "total": 0})
                 count["free"] += row.state == "free"
                 count["total"] += 1
-        pods = sum(pod.spec.node_name == node for pod in inventory.snapshot.pods) if node else 0
         drivers = sorted({pool.driver for pool in pools})
-        rows.append({"node": node or "*", "devices": devices, "pods": pods, "drivers": drivers})
+        rows.append(
+            {"node": node or "*", "devices": devices, "pods": pods[node] if node else 0, "drivers": drivers}
+        )
     return rows
 
 

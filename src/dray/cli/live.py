@@ -45,16 +45,21 @@ def add_watch_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def show(args: argparse.Namespace, draw: Draw, view: TopView | None = None) -> int:
-    """Print what `draw` makes of the cluster that the flags name; with `--watch` until interrupted."""
+def show(
+    args: argparse.Namespace, draw: Draw, view: TopView | None = None, *, only_views: bool = False
+) -> int:
+    """Print what `draw` makes of the cluster that the flags name; with `--watch` until interrupted.
+
+    `only_views`: `draw` looks at no `Snapshot.objects`.
+    """
     if not args.watch:
-        sys.stdout.write(draw(load_source(args)))
+        sys.stdout.write(draw(load_source(args, only_views=only_views)))
         return 0
     is_terminal = sys.stdout.isatty()
     sys.stdout.write(_HIDE if is_terminal else "")
     try:
         with _keys_at_once() if view is not None else contextlib.nullcontext():
-            asyncio.run(_keep_showing(args, draw, is_terminal, view))
+            asyncio.run(_keep_showing(args, draw, is_terminal, view, only_views=only_views))
     except KeyboardInterrupt:
         pass
     finally:
@@ -76,7 +81,7 @@ def _keys_at_once() -> Iterator[None]:
 
 
 async def _keep_showing(
-    args: argparse.Namespace, draw: Draw, is_terminal: bool, view: TopView | None
+    args: argparse.Namespace, draw: Draw, is_terminal: bool, view: TopView | None, *, only_views: bool
 ) -> None:
     from dray.client import ClientError
     from dray.sim.snapshot import SnapshotError, capture
@@ -104,7 +109,7 @@ async def _keep_showing(
                 elif client is None:
                     snapshot = await asyncio.to_thread(load_source, args)
                 else:
-                    snapshot = await capture(client, args.namespace)
+                    snapshot = await capture(client, args.namespace, only_views=only_views)
                     if last is None:
                         warn_of_forbidden(snapshot)
                 text = draw(snapshot)

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         return draw_text(inventory, width=args.width, colour=use_colour())
 
     args.namespace = None
-    return show(args, draw)
+    return show(args, draw, only_views=True)
 
 
 def _write_png(inventory: Inventory, path: Path) -> None:

@@ -55,12 +55,19 @@ def profile_snapshot(text: str) -> Snapshot | None:
     return hardware_snapshot(parse_hardware([text]))
 
 
-def load_source(args: argparse.Namespace, *, offline: bool = False, complete: bool = False) -> Snapshot:
+def load_source(
+    args: argparse.Namespace, *, offline: bool = False, complete: bool = False, only_views: bool = False
+) -> Snapshot:
     """Return the snapshot that the flags name; with `offline` nothing named means an empty one.
 
     `complete`: also quotas and priority classes, which the tools themselves do not look at.
+    `only_views`: of a single running cluster only the views are needed, see `capture`.
     """
     namespace = getattr(args, "namespace", None)
+    if not args.against and not (offline and not args.kubeconfig):
+        return captured(
+            args.kubeconfig or None, args.context, namespace, complete=complete, only_views=only_views
+        )
     profiles = {name: found for name in args.against if (found := _profile_unless_file(name)) is not None}
     files = [Path(name) for name in args.against if name not in profiles]
     for path in files:
@@ -77,8 +84,6 @@ def load_source(args: argparse.Namespace, *, offline: bool = False, complete: bo
         kubeconfigs.append(Path(args.kubeconfig))
     for found in profiles.values():
         snapshot = found.merged(snapshot)
-    if not files and not profiles and not kubeconfigs and not offline:
-        snapshot = captured(None, args.context, namespace, complete=complete)
     for path in kubeconfigs:
         found = captured(str(path), args.context, namespace, complete=complete)
         snapshot = found.merged(snapshot)
@@ -127,13 +132,14 @@ def captured(
     namespace: str | None = None,
     *,
     complete: bool = False,
+    only_views: bool = False,
 ) -> Snapshot:
     """Capture a running cluster; warns once of each resource that the user may not list."""
     doing("reading the cluster")
 
     async def look() -> Snapshot:
         async with connect(kubeconfig, context) as client:
-            return await capture(client, namespace, complete=complete)
+            return await capture(client, namespace, complete=complete, only_views=only_views)
 
     snapshot = asyncio.run(look())
     doing("working")

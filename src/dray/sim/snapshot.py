@@ -12,7 +12,6 @@ well, so `kubectl get … -o yaml` output works too.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -83,7 +82,7 @@ class SnapshotError(ValueError):
     """A file or a cluster that cannot be read; the message says what to do."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Snapshot:
     """The DRA objects of one cluster at one moment."""
 
@@ -107,6 +106,10 @@ class Snapshot:
     knows_others: bool = False  # what other users hold is known, though their objects are not
     captured_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)  # the `now` of defaults that are times
 
+    def __repr__(self) -> str:
+        """Say how much there is; asyncio makes this text of every task's result, and throws it away."""
+        return f"Snapshot({', '.join(f'{count} {kind}' for kind, count in self.counts().items() if count)})"
+
     def add(self, obj: JsonObject) -> None:
         """Take in one plain object; kinds that the tools do not look at are only counted."""
         kind = str(obj.get("kind", ""))
@@ -120,9 +123,7 @@ class Snapshot:
             return
         view, attribute, resource = KINDS[kind]
         try:
-            obj, complaints = read(
-                schema_of(resource.group, version or resource.version, kind), copy.deepcopy(obj)
-            )
+            obj, complaints = read(schema_of(resource.group, version or resource.version, kind), obj)
         except (ValueError, SchemaError) as error:
             raise SnapshotError(f"{kind} {identity(obj)[2]}: {error}") from error
         self.complaints += [f"{kind} {identity(obj)[2]}: {complaint}" for complaint in complaints]
@@ -238,10 +239,14 @@ def load_snapshot(paths: Iterable[Path]) -> Snapshot:
     return snapshot
 
 
-async def capture(client: Client, namespace: str | None = None, *, complete: bool = False) -> Snapshot:
+async def capture(
+    client: Client, namespace: str | None = None, *, complete: bool = False, only_views: bool = False
+) -> Snapshot:
     """Read the objects of a running cluster; needs only permission to list them.
 
     `complete`: also quotas and priority classes, where they may be listed.
+    `only_views`: leave `Snapshot.objects` empty, for callers that only look at views. Reading is many times
+    cheaper then: answers become views at once, and the server has defaulted and converted them already.
 
     What may not be listed is left out and noted in `Snapshot.forbidden`. Where only objects of a namespace
     (the given one, else the kubeconfig's) may be listed, these are taken. Raises Forbidden when
@@ -250,15 +255,19 @@ async def capture(client: Client, namespace: str | None = None, *, complete: boo
     """
     snapshot = Snapshot(own_namespace=client.namespace)
     refusals: list[Forbidden] = []
-    for kind, (_view, _attribute, resource) in KINDS.items():
+    for kind, (view, attribute, resource) in KINDS.items():
+        wanted = view if only_views else JsonObject
         try:
-            items = await _listed(client, resource, namespace or client.namespace, snapshot.forbidden)
+            items = await _listed(client, resource, wanted, namespace or client.namespace, snapshot.forbidden)
         except NotFound as error:
             if kind in _OPTIONAL:
                 continue
             raise SnapshotError(f"the server has no {resource.plural}: {error}") from error
         except Forbidden as error:
             refusals.append(error)
+            continue
+        if only_views:
+            getattr(snapshot, attribute).extend(items)
             continue
         for item in items:
             snapshot.add({"apiVersion": resource.api_version, "kind": kind, **item})
@@ -273,20 +282,23 @@ async def capture(client: Client, namespace: str | None = None, *, complete: boo
             snapshot.add(claim)
     for kind, resource in _KEPT.items() if complete else ():
         with contextlib.suppress(NotFound, Forbidden):
-            for item in await _listed(client, resource, namespace or client.namespace, snapshot.forbidden):
+            for item in await _listed(
+                client, resource, JsonObject, namespace or client.namespace, snapshot.forbidden
+            ):
                 snapshot.add({"apiVersion": resource.api_version, "kind": kind, **item})
     return snapshot
 
 
 async def _listed(
-    client: Client, resource: Resource, namespace: str, forbidden: dict[str, str]
-) -> list[JsonObject]:
+    client: Client, resource: Resource, view: Any, namespace: str, forbidden: dict[str, str]
+) -> list[Any]:
+    items: list[Any]
     try:
-        return (await client.list(resource)).items
+        items = (await client.list(resource, view=view)).items
     except Forbidden as error:
         forbidden[resource.plural] = error.status.message or str(error)
         if not resource.namespaced:
             raise
-        items = (await client.list(resource, namespace)).items
+        items = (await client.list(resource, namespace, view=view)).items
         forbidden[resource.plural] += f"{_ONLY_THOSE} {namespace} are known"
-        return items
+    return items

@@ -187,6 +187,10 @@ class Inventory:
         self._apply_rules()
         for claim in snapshot.claims:
             self._book(claim)
+        self._rows_by_claim: dict[str, list[DeviceRow]] = {}
+        for row in self.devices.values():
+            for claim_key in dict.fromkeys(use.claim for use in row.uses):
+                self._rows_by_claim.setdefault(claim_key, []).append(row)
         self._mark_blocked()
 
     def _apply_rules(self) -> None:
@@ -250,7 +254,7 @@ class Inventory:
 
     def of_claim(self, key: str) -> list[DeviceRow]:
         """Return the devices that a claim holds."""
-        return [row for row in self.devices.values() if any(use.claim == key for use in row.uses)]
+        return self._rows_by_claim.get(key, [])
 
 
 def _pools(slices: Iterable[ResourceSlice]) -> Iterator[PoolRow]:

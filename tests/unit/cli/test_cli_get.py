@@ -1,10 +1,17 @@
 """`dray get`: filters, and what claims are called."""
 
+import asyncio
 import json
 
 import pytest
+from small_api import SmallApi
 
+from dray.cli import live
 from dray.cli.main import main
+from dray.client import Client
+from dray.sim.hardware import hardware_snapshot, parse_hardware
+from dray.sim.snapshot import KINDS, Snapshot, capture
+from dray.workbench.inventory import Inventory
 
 META = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
 
@@ -86,3 +93,70 @@ def test_devices_are_filtered_by_what_a_class_selects_and_by_state(listed):
     assert [each["node"] for each in listed("nodes", "--node", "dgx-h100-2", "--driver", "dra.net")] == [
         "dgx-h100-2"
     ]
+
+
+@pytest.fixture
+def running(monkeypatch):
+    """A running cluster of two nodes with one claim that is held."""
+    api = SmallApi()
+    snapshot = hardware_snapshot(parse_hardware(["dgx-h100:2"]))
+    snapshot.add(claim("held", device="gpu-3"))  # with defaults, as a server has it
+    for obj in snapshot.objects:
+        resource = KINDS[obj["kind"]][2]
+        meta = obj["metadata"]
+        api.put(resource.path(meta.get("namespace"), meta["name"]), obj)
+    monkeypatch.setattr(Client, "connect", lambda *_, **__: api.client())
+    return api
+
+
+@pytest.mark.parametrize("what", ["nodes", "devices", "pools", "claims"])
+def test_what_a_server_answers_is_read_once_into_what_is_shown(what, running, monkeypatch, capsys):
+    """Defaulting, conversion and plain copies of thousands of slices would take a minute."""
+    path = "some.kubeconfig"
+    assert main(["get", what, "--kubeconfig", path, "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert len(shown) == {"nodes": 2, "devices": 44, "pools": 6, "claims": 1}[what]
+
+    def refuse(*_, **__):
+        raise AssertionError("an object was read as from a file")
+
+    monkeypatch.setattr(Snapshot, "add", refuse)
+    assert main(["get", what, "--kubeconfig", path, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == shown
+
+
+async def test_views_of_a_running_cluster_are_the_same_with_and_without_its_plain_objects(running):
+    whole, views = await capture(running.client()), await capture(running.client(), only_views=True)
+    for _, attribute, _ in KINDS.values():
+        assert getattr(views, attribute) == getattr(whole, attribute)
+    assert whole.objects
+    assert not views.objects
+
+
+def test_devices_of_a_claim_are_found_without_a_look_at_all_others(running):
+    inventory = Inventory(asyncio.run(capture(running.client(), only_views=True)))
+    inventory.devices.clear()
+    assert [row.device.name for row in inventory.of_claim("team/held")] == ["gpu-3"]
+    assert inventory.of_claim("team/other") == []
+
+
+def test_the_text_of_a_snapshot_has_its_size_not_its_objects():
+    snapshot = hardware_snapshot(parse_hardware(["dgx-h100:3"]))
+    assert repr(snapshot) == "Snapshot(3 Node, 9 ResourceSlice, 7 DeviceClass)"
+
+
+def test_pods_are_counted_in_one_pass(monkeypatch):
+    passes = 0
+
+    class Counted(list):
+        def __iter__(self):
+            nonlocal passes
+            passes += 1
+            return super().__iter__()
+
+    snapshot = hardware_snapshot(parse_hardware(["dgx-h100:3"]))
+    snapshot.add({**pod("one", "Running"), "spec": {"nodeName": "dgx-h100-2"}})
+    snapshot.pods = Counted(snapshot.pods)
+    monkeypatch.setattr(live, "load_source", lambda *_, **__: snapshot)
+    assert main(["get", "nodes"]) == 0
+    assert passes == 1
