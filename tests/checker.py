@@ -149,12 +149,12 @@ def check_claim(
     inventory: Inventory, classes: dict[str, Object], claim: Object, matches: Matches | None
 ) -> Iterator[str]:
     """Judge the allocation of one claim against what it asks for."""
-    name, wish = claim["metadata"]["name"], claim["spec"].get("devices") or {}
+    name, wanted_request = claim["metadata"]["name"], claim["spec"].get("devices") or {}
     results = results_of(claim)
     by_request: dict[str, list[Object]] = defaultdict(list)
     for result in results:
         by_request[result["request"].split("/")[0]].append(result)
-    for request in wish.get("requests") or ():
+    for request in wanted_request.get("requests") or ():
         got = by_request.pop(request["name"], [])
         wanted = request.get("exactly")
         if wanted is None:
@@ -174,17 +174,17 @@ def check_claim(
         yield from _check_devices(name, inventory, classes, wanted, got, matches)
     if by_request:
         yield f"{name}: results for requests that do not exist: {sorted(by_request)}"
-    derived = _derived_names(wish)
-    for constraint in wish.get("constraints") or ():
+    derived = _derived_names(wanted_request)
+    for constraint in wanted_request.get("constraints") or ():
         # What a derived attribute is only a CEL expression knows; those are for the tests themselves.
         if not derived & {constraint.get("matchAttribute"), constraint.get("distinctAttribute")}:
             yield from _check_constraint(name, inventory, constraint, results)
 
 
-def _derived_names(wish: Object) -> set[str]:
+def _derived_names(wanted_request: Object) -> set[str]:
     entries = [
         entry
-        for request in wish.get("requests") or ()
+        for request in wanted_request.get("requests") or ()
         for entry in (request.get("exactly"), *(request.get("firstAvailable") or ()))
         if entry
     ]

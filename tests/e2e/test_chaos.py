@@ -159,10 +159,10 @@ class Load:
     async def _make(self):
         self._number += 1
         name = f"p{self._number}"
-        wish = {"claims": ["shared"]}
+        wanted = {"claims": ["shared"]}
         if self.chance.random() > 0.1:
-            wish = {"templates": self.chance.choice(WISHES)}
-        await self.cluster.pod(name, **wish, schedulerName=self.chance.choice(self.schedulers))
+            wanted = {"templates": self.chance.choice(WISHES)}
+        await self.cluster.pod(name, **wanted, schedulerName=self.chance.choice(self.schedulers))
         self.made += 1
         self.alive.add(name)
 

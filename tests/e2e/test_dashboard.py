@@ -34,7 +34,7 @@ async def system(tmp_path):
 async def run_pods(client):
     await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}})
     profile = "device.attributes['gpu.nvidia.com'].profile == '3g.20gb'"
-    for name, wish in (
+    for name, wanted in (
         ("slice", request("g", "mig.nvidia.com", where=profile)),
         (
             "share",
@@ -52,7 +52,7 @@ async def run_pods(client):
             ),
         ),
     ):
-        await client.create(CLAIMS, claim(name, [wish]), "demo")
+        await client.create(CLAIMS, claim(name, [wanted]), "demo")
         await client.create(PODS, pod(name, [name]), "demo")
 
 

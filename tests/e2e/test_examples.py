@@ -138,7 +138,7 @@ def test_the_list_names_every_example():
 NEVER_FIT = {
     "15-taint-no-schedule",
     "31-impossible",
-}  # on purpose: a taint on all devices, an impossible wish
+}  # on purpose: a taint on all devices, an impossible request
 
 
 @pytest.mark.parametrize("name", runs.example_names())

@@ -37,8 +37,8 @@ async def test_fractions_of_a_capacity_are_given_in_steps(gated):
         gpu = await cluster.device_class()
         await cluster.start_scheduler(features=EVERYTHING)
         for name, asked in (("p", "600m"), ("q", "1100m"), ("r", "1")):
-            wish = {"name": "r", "deviceClassName": gpu, "capacity": {"requests": {"cores": asked}}}
-            await cluster.claim(name, wish)
+            wanted_request = {"name": "r", "deviceClassName": gpu, "capacity": {"requests": {"cores": asked}}}
+            await cluster.claim(name, wanted_request)
         for name, given in (("p", "750m"), ("q", "1250m")):
             await cluster.pod(name, claims=[name])
             await cluster.bound(name)
@@ -62,8 +62,8 @@ async def test_lists_match_where_they_share_a_value(gated):
         )
         gpu = await cluster.device_class("gpu", is_kind(cluster, "gpu"))
         nic = await cluster.device_class("nic", is_kind(cluster, "nic"))
-        wishes = ({"name": "g", "deviceClassName": gpu}, {"name": "n", "deviceClassName": nic})
-        await cluster.claim("close", *wishes, constraints=[{"matchAttribute": NUMA}])
+        requests_wanted = ({"name": "g", "deviceClassName": gpu}, {"name": "n", "deviceClassName": nic})
+        await cluster.claim("close", *requests_wanted, constraints=[{"matchAttribute": NUMA}])
         await cluster.claim(
             "apart",
             {"name": "n", "deviceClassName": nic, "count": 2},
@@ -90,15 +90,15 @@ async def test_a_derived_attribute_ties_devices_together(gated):
         nic = await cluster.device_class("nic", is_kind(cluster, "nic"))
         rack = "example.com/rack"
 
-        def wish(name, device_class, expression):
+        def wanted_request(name, device_class, expression):
             text = f"device.attributes['{cluster.driver}'].{expression}"
             derived = [{"name": rack, "expression": text}]
             return {"name": name, "deviceClassName": device_class, "derivedAttributes": derived}
 
         await cluster.claim(
             "same-rack",
-            wish("g", gpu, "slot.substring(0, 2)"),
-            wish("n", nic, "place"),
+            wanted_request("g", gpu, "slot.substring(0, 2)"),
+            wanted_request("n", nic, "place"),
             constraints=[{"matchAttribute": rack}],
         )
         await cluster.start_scheduler(features=EVERYTHING)

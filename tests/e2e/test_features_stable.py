@@ -76,11 +76,11 @@ async def test_admin_access_reaches_devices_in_use_where_the_namespace_allows_it
     async with Cluster(peer) as cluster:
         await cluster.devices(await cluster.node("a"), "g0")
         gpu = await cluster.device_class()
-        wish = {"name": "r", "deviceClassName": gpu, "adminAccess": True}
+        wanted = {"name": "r", "deviceClassName": gpu, "adminAccess": True}
         with pytest.raises((Forbidden, Invalid), match="admin"):
-            await cluster.claim("look", wish)
+            await cluster.claim("look", wanted)
         await _label(cluster, "true")
-        await cluster.claim("look", wish)
+        await cluster.claim("look", wanted)
         await cluster.claim("mine", {"name": "r", "deviceClassName": gpu})
         await cluster.start_scheduler()
         await cluster.pod("owner", claims=["mine"])
@@ -314,10 +314,10 @@ async def test_request_policies_round_up_and_refuse(peer):
         await cluster.start_scheduler()
 
         async def consumed(name, **requests):
-            wish = {"name": "r", "deviceClassName": gpu}
+            wanted = {"name": "r", "deviceClassName": gpu}
             if requests:
-                wish["capacity"] = {"requests": requests}
-            await cluster.claim(name, wish)
+                wanted["capacity"] = {"requests": requests}
+            await cluster.claim(name, wanted)
             await cluster.pod(name, claims=[name])
             await cluster.bound(name)
             [result] = (await cluster.get_claim(name))["status"]["allocation"]["devices"]["results"]
@@ -369,8 +369,8 @@ async def test_devices_are_aligned_by_numa_node(peer):
         kinds_of = f"device.attributes['{cluster.driver}'].kind"
         gpu = await cluster.device_class("gpu", f"{kinds_of} == 'gpu'")
         nic = await cluster.device_class("nic", f"{kinds_of} == 'nic'")
-        wishes = ({"name": "g", "deviceClassName": gpu}, {"name": "n", "deviceClassName": nic})
-        await cluster.claim("both", *wishes, constraints=[{"matchAttribute": numa}])
+        requests_wanted = ({"name": "g", "deviceClassName": gpu}, {"name": "n", "deviceClassName": nic})
+        await cluster.claim("both", *requests_wanted, constraints=[{"matchAttribute": numa}])
         await cluster.start_scheduler()
         await cluster.pod("p", claims=["both"])
         await cluster.bound("p")

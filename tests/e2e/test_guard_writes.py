@@ -54,8 +54,8 @@ def guarded_peer():
 async def _race(cluster, node, device, number):
     """Give one device to two claims at the same moment; return how many writes succeeded."""
     names = [f"race-{number}-{side}" for side in "ab"]
-    wish = {"name": "r", "deviceClassName": "any"}
-    claims = [await cluster.claim(name, wish) for name in names]
+    wanted = {"name": "r", "deviceClassName": "any"}
+    claims = [await cluster.claim(name, wanted) for name in names]
     given = allocation(cluster, device, pool=node)
 
     async def decided():
@@ -120,8 +120,8 @@ async def judged(peer, lease=CALM):
         yield cluster, node, guard
 
 
-async def new_claim(cluster, name, **wish):
-    return await cluster.claim(name, {"name": "r", "deviceClassName": "any", **wish})
+async def new_claim(cluster, name, **wanted):
+    return await cluster.claim(name, {"name": "r", "deviceClassName": "any", **wanted})
 
 
 async def test_the_refusal_names_the_device_and_its_holder(guarded_peer):

@@ -34,7 +34,7 @@ async def one_pod(client, profile, driver, nodes_root):
     chosen = "vfio.gpu.nvidia.com" if profile.endswith("-vfio") else classes[0]
     # TPUs are given host by host; of everything else one device is enough.
     amount = {"allocationMode": "All"} if driver == "tpu.google.com" else {}
-    wish = request("device", chosen, **amount)
+    wanted = request("device", chosen, **amount)
     body = pod(
         name,
         [name],
@@ -42,7 +42,7 @@ async def one_pod(client, profile, driver, nodes_root):
         nodeSelector={"kubernetes.io/hostname": f"{profile}-1"},
         restartPolicy="Never",
     )
-    await client.create(CLAIMS, claim(name, [wish], namespace="default"), "default")
+    await client.create(CLAIMS, claim(name, [wanted], namespace="default"), "default")
     await client.create(PODS, body, "default")
 
     async def running():

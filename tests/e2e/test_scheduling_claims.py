@@ -155,8 +155,8 @@ async def test_shares_of_a_device_fit_until_its_capacity_is_used_up(peer):
             {"name": "g0", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "10Gi"}}},
         )
         gpu = await cluster.device_class()
-        wish = {"name": "req", "deviceClassName": gpu, "capacity": {"requests": {"memory": "4Gi"}}}
-        await cluster.template("share", wish)
+        wanted = {"name": "req", "deviceClassName": gpu, "capacity": {"requests": {"memory": "4Gi"}}}
+        await cluster.template("share", wanted)
         await cluster.start_scheduler()
         for name in ("p", "q"):
             await cluster.pod(name, templates=["share"])

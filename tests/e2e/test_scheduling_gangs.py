@@ -18,11 +18,11 @@ from dray.client import resources as kinds
 SOON = 20.0  # seconds; far from the half minute for which changed counts are held back
 
 
-async def member(cluster, name, wish=None, **more):
+async def member(cluster, name, wanted=None, **more):
     """Make a pod of the gang that asks for one device, by an extended resource."""
-    wish = {wish or cluster.extended: "1"}
+    wanted = {wanted or cluster.extended: "1"}
     group = {"podGroupName": "gang"}
-    await cluster.pod(name, resources={"requests": wish, "limits": wish}, schedulingGroup=group, **more)
+    await cluster.pod(name, resources={"requests": wanted, "limits": wanted}, schedulingGroup=group, **more)
     assert (await cluster.get_pod(name))["spec"].get("schedulingGroup"), (
         "the server drops spec.schedulingGroup"
     )
@@ -42,8 +42,8 @@ async def test_a_gang_with_extended_resources_starts_together_or_not_at_all(peer
         await cluster.start_scheduler()
         names = ["p0", "p1", "p2"]
         implicit = f"deviceclass.resource.kubernetes.io/{cluster.gpu}"
-        for name, wish in zip(names, (None, implicit, None), strict=True):
-            await member(cluster, name, wish)
+        for name, wanted in zip(names, (None, implicit, None), strict=True):
+            await member(cluster, name, wanted)
         for name in names:
             assert "only 2 of the 3 pods" in await cluster.refused(name, words="in use")
         assert await nodes_of(cluster, names) == [None] * 3

@@ -235,9 +235,9 @@ async def turmoil(peer, seconds, seed):
             await pools[node].begin()
         for kind in ("gpu", "nic"):
             made = await cluster.device_class(kind, f"device.attributes['{cluster.driver}'].kind == '{kind}'")
-            wish = {"name": "r", "deviceClassName": made}
+            wanted = {"name": "r", "deviceClassName": made}
             await cluster.template(
-                kind, wish | ({"capacity": {"requests": {"rate": "4"}}} if kind == "nic" else {})
+                kind, wanted | ({"capacity": {"requests": {"rate": "4"}}} if kind == "nic" else {})
             )
         slices = [
             each

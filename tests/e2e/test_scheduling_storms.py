@@ -75,8 +75,8 @@ async def _feed(cluster, pods):
         if kind == 0:
             await cluster.pod(name, claims=[f"shared-{index // 10 % 2}"])
         elif kind in (1, 2):
-            wish = {cluster.extended: "1"}
-            await cluster.pod(name, resources={"requests": wish, "limits": wish})
+            wanted = {cluster.extended: "1"}
+            await cluster.pod(name, resources={"requests": wanted, "limits": wanted})
         elif kind in (3, 4):
             if not gang:
                 gang = {"podGroupName": f"gang-{index}"}

@@ -89,10 +89,10 @@ class State:
 class NaiveAllocator:
     """One node, one pod."""
 
-    def __init__(self, world: NaiveWorld, claims: list[Any]) -> None:
-        self.world = world
+    def __init__(self, inventory: NaiveInventory, claims: list[Any]) -> None:
+        self.inventory = inventory
         self.claims = claims
-        self.gates = world.gates
+        self.gates = inventory.gates
         self.calls = 0
 
     # --- before the search -----------------------------------------------------
@@ -104,13 +104,13 @@ class NaiveAllocator:
             least = 0
             for request_index, request in enumerate(claim.spec.devices.requests):
                 counts = []
-                for sub_index, wish in enumerate(wishes_of(request)):
-                    if wish.allocation_mode == "All":
-                        row = self._all(wish)
+                for sub_index, subrequest in enumerate(subrequests_of(request)):
+                    if subrequest.allocation_mode == "All":
+                        row = self._all(subrequest)
                         self.all_rows[claim_index, request_index, sub_index] = row
                         counts.append(len(row))
                     else:
-                        counts.append(wish.count)
+                        counts.append(subrequest.count)
                 if min(counts) > MAX_RESULTS - least:
                     raise Error(
                         f"adding {min(counts)} devices exceeds the claim limit of 32, with {least} already accounted for"
@@ -121,22 +121,22 @@ class NaiveAllocator:
         except Exceeded:
             state = None
         if state is None:
-            if any(pool.invalid for pool in self.world.pools):
+            if any(pool.invalid for pool in self.inventory.pools):
                 raise Error("invalid resource pools were encountered")
             return None
         return [state.results.get(index, []) for index in range(len(self.claims))]
 
-    def _all(self, wish: Any) -> list[Found]:
+    def _all(self, subrequest: Any) -> list[Found]:
         row = []
-        for pool in self.world.pools:
+        for pool in self.inventory.pools:
             if pool.incomplete:
                 raise Error(f"asks for all devices, but resource pool {pool.name} is currently being updated")
             if pool.invalid:
                 raise Error(f"asks for all devices, but resource pool {pool.name} is currently invalid")
             for found in pool.devices:
-                if self._selectable(wish, found):
+                if self._selectable(subrequest, found):
                     if self.gates.shares:
-                        need = self._need(wish, found)
+                        need = self._need(subrequest, found)
                         if need is None or (found.device.capacity and not self._fits(need, found, {}, {})):
                             continue
                     row.append(found)
@@ -179,35 +179,38 @@ class NaiveAllocator:
         if self.calls > 2_000:
             raise TooBig
         request = self.claims[claim_index].spec.devices.requests[request_index]
-        wish = wishes_of(request)[sub_index]
-        name = f"{request.name}/{wish.name}" if request.first_available else request.name
+        subrequest = subrequests_of(request)[sub_index]
+        name = f"{request.name}/{subrequest.name}" if request.first_available else request.name
         row = self.all_rows.get((claim_index, request_index, sub_index))
         if row is not None and not row:
             return None
-        count = wish.count if row is None else len(row)
+        count = subrequest.count if row is None else len(row)
         if done == count:
             return self._request(claim_index, request_index + 1, state)
         if count - done > MAX_RESULTS - len(state.results.get(claim_index, [])):
             raise Exceeded
         if row is not None:
-            next_state = self._take(claim_index, wish, name, row[done], state.copy(), must=True)
+            next_state = self._take(claim_index, subrequest, name, row[done], state.copy(), must=True)
             if next_state is None:
                 return None
             return self._devices(claim_index, request_index, sub_index, done + 1, 0, next_state)
         devices = [
-            d for pool in self.world.pools if not pool.incomplete and not pool.invalid for d in pool.devices
+            d
+            for pool in self.inventory.pools
+            if not pool.incomplete and not pool.invalid
+            for d in pool.devices
         ]
         for index in range(start, len(devices)):
             found = devices[index]
-            if self._in_use(claim_index, wish, found, state):
+            if self._in_use(claim_index, subrequest, found, state):
                 continue
-            if not self._selectable(wish, found):
+            if not self._selectable(subrequest, found):
                 continue
             if self.gates.shares:
-                need = self._need(wish, found)
+                need = self._need(subrequest, found)
                 if need is None or not self._has_room(need, found, state):
                     continue
-            next_state = self._take(claim_index, wish, name, found, state.copy(), must=False)
+            next_state = self._take(claim_index, subrequest, name, found, state.copy(), must=False)
             if next_state is None:
                 continue
             solved = self._devices(claim_index, request_index, sub_index, done + 1, index + 1, next_state)
@@ -217,17 +220,17 @@ class NaiveAllocator:
 
     # --- one device ------------------------------------------------------------
 
-    def _in_use(self, claim_index: int, wish: Any, found: Found, state: State) -> bool:
-        if admin(wish):
+    def _in_use(self, claim_index: int, subrequest: Any, found: Found, state: State) -> bool:
+        if admin(subrequest):
             return claim_index in state.taken.get(found.id, ())
-        return found.id in self.world.dedicated or bool(state.taken.get(found.id))
+        return found.id in self.inventory.dedicated or bool(state.taken.get(found.id))
 
-    def _selectable(self, wish: Any, found: Found) -> bool:
+    def _selectable(self, subrequest: Any, found: Found) -> bool:
         if found.device.binding_conditions and not self.gates.conditions:
             return False
         for text in [
-            *self.world.class_selectors[wish.device_class_name],
-            *(s.cel.expression for s in wish.selectors),
+            *self.inventory.class_selectors[subrequest.device_class_name],
+            *(s.cel.expression for s in subrequest.selectors),
         ]:
             try:
                 if not SELECTORS[text](found.id[0], found.device):
@@ -236,9 +239,11 @@ class NaiveAllocator:
                 raise Error(f"on device {'/'.join(found.id)}: CEL runtime error: {error}") from None
         return True
 
-    def _need(self, wish: Any, found: Found) -> Need | None:
+    def _need(self, subrequest: Any, found: Found) -> Need | None:
         requested = (
-            {k: parse_quantity(v) for k, v in wish.capacity.requests.items()} if wish.capacity else None
+            {k: parse_quantity(v) for k, v in subrequest.capacity.requests.items()}
+            if subrequest.capacity
+            else None
         )
         if not found.device.capacity:
             return None if requested else Need({})
@@ -247,7 +252,7 @@ class NaiveAllocator:
                 requested, CapacityFacts(0, found.device.capacity), fractional=self.gates.fractional
             )
         except AmountError as error:
-            named = found.id[2] if wish.allocation_mode == "All" else "/".join(found.id)
+            named = found.id[2] if subrequest.allocation_mode == "All" else "/".join(found.id)
             raise Error(f"checking capacity for device {named}: {error}") from error
 
     def _fits(self, need: Need, found: Found, used: dict[str, int], now: dict[str, int]) -> bool:
@@ -259,26 +264,27 @@ class NaiveAllocator:
 
     def _has_room(self, need: Need, found: Found, state: State) -> bool:
         return self._fits(
-            need, found, self.world.consumed.get(found.id, {}), state.allocating.get(found.id, {})
+            need, found, self.inventory.consumed.get(found.id, {}), state.allocating.get(found.id, {})
         )
 
     def _take(
-        self, claim_index: int, wish: Any, name: str, found: Found, state: State, *, must: bool
+        self, claim_index: int, subrequest: Any, name: str, found: Found, state: State, *, must: bool
     ) -> State | None:
         device = found.device
         is_shared = self.gates.shares and bool(device.allow_multiple_allocations)
-        if not is_shared and admin(wish) and claim_index in state.taken.get(found.id, ()):
+        if not is_shared and admin(subrequest) and claim_index in state.taken.get(found.id, ()):
             return None
-        if not admin(wish) and (found.id in self.world.dedicated or state.taken.get(found.id)):
+        if not admin(subrequest) and (found.id in self.inventory.dedicated or state.taken.get(found.id)):
             return None
-        again = is_shared and (found.id in self.world.in_shares or found.id in state.allocating)
+        again = is_shared and (found.id in self.inventory.in_shares or found.id in state.allocating)
         if device.consumes_counters and not again:
             if self.gates.groups and not self._join_groups(found, state):
                 return None
             if not self._draw(found, state):
                 return None
         if any(
-            t.effect in ("NoSchedule", "NoExecute") and not any(tolerated(o, t) for o in wish.tolerations)
+            t.effect in ("NoSchedule", "NoExecute")
+            and not any(tolerated(o, t) for o in subrequest.tolerations)
             for t in device.taints
         ):
             return None
@@ -292,7 +298,7 @@ class NaiveAllocator:
                     )
                 return None
         if self.gates.shares:
-            need = self._need(wish, found)
+            need = self._need(subrequest, found)
             if need is None or not self._has_room(need, found, state):
                 return None
             if is_shared:
@@ -310,7 +316,7 @@ class NaiveAllocator:
             if key not in state.groups:
                 state.groups[key] = None
                 for peer in found.pool.devices:
-                    if peer.id in self.world.dedicated or peer.id in self.world.in_shares:
+                    if peer.id in self.inventory.dedicated or peer.id in self.inventory.in_shares:
                         for other in peer.device.consumes_counters:
                             if other.counter_set == consumption.counter_set:
                                 state.groups[key] = folded(
@@ -336,7 +342,7 @@ class NaiveAllocator:
                 used = sum(
                     parse_quantity(c.counters[counter].value).nanos
                     for peer in pool.devices
-                    if peer.id in self.world.dedicated or peer.id in self.world.in_shares
+                    if peer.id in self.inventory.dedicated or peer.id in self.inventory.in_shares
                     for c in peer.device.consumes_counters
                     if c.counter_set == set_name and counter in c.counters
                 )
@@ -381,7 +387,7 @@ class NaivePool:
 
 
 @dataclass
-class NaiveWorld:
+class NaiveInventory:
     """What the naive allocator knows."""
 
     gates: Any
@@ -392,12 +398,12 @@ class NaiveWorld:
     consumed: dict[tuple[str, str, str], dict[str, int]]
 
 
-def wishes_of(request: Any) -> list[Any]:
+def subrequests_of(request: Any) -> list[Any]:
     return list(request.first_available) or [request.exactly]
 
 
-def admin(wish: Any) -> bool:
-    return bool(getattr(wish, "admin_access", None))
+def admin(subrequest: Any) -> bool:
+    return bool(getattr(subrequest, "admin_access", None))
 
 
 def tolerated(toleration: DeviceToleration, taint: DeviceTaint) -> bool:

@@ -1,4 +1,4 @@
-"""The allocator against a naive one, on thousands of small random worlds.
+"""The allocator against a naive one, on thousands of small random inventories.
 
 Same feasibility, same first solution device for device, same error, and the ledger is as
 before once everything taken is given back. Seeds are printed on failure.
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from naive_allocator import SELECTORS, Error, Found, NaiveAllocator, NaivePool, NaiveWorld, TooBig
+from naive_allocator import SELECTORS, Error, Found, NaiveAllocator, NaiveInventory, NaivePool, TooBig
 
 from dray.allocator import AllocationError, Allocator, Plan
 from dray.api.core import Node
@@ -59,7 +59,7 @@ OPTIONAL_GATES = ["DRAListTypeAttributes", "DRADeviceCompatibilityGroups", "DRAF
 
 
 class Generator:
-    """Draws one small world and one pod."""
+    """Draws one small inventory and one pod."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -184,7 +184,7 @@ class Generator:
             ),
         )
 
-    def wish(self, name: str | None) -> Any:
+    def subrequest(self, name: str | None) -> Any:
         r = self.random
         selectors = []
         if self.maybe(0.5):
@@ -218,10 +218,10 @@ class Generator:
         requests = []
         for index in range(r.randint(1, 3)):
             if self.maybe(0.2):
-                alternatives = [self.wish(f"sub-{i}") for i in range(r.randint(1, 3))]
+                alternatives = [self.subrequest(f"sub-{i}") for i in range(r.randint(1, 3))]
                 requests.append(DeviceRequest(name=f"r{index}", first_available=alternatives))
             else:
-                requests.append(DeviceRequest(name=f"r{index}", exactly=self.wish(None)))
+                requests.append(DeviceRequest(name=f"r{index}", exactly=self.subrequest(None)))
         constraints = []
         for _ in range(r.choice([0, 0, 1, 1, 2])):
             names = [] if self.maybe(0.6) else [request.name for request in requests if self.maybe(0.7)]
@@ -237,7 +237,7 @@ class Generator:
         )
 
 
-def build(seed: int) -> tuple[Allocator, NaiveWorld, list[ResourceClaim]]:
+def build(seed: int) -> tuple[Allocator, NaiveInventory, list[ResourceClaim]]:
     generator = Generator(seed)
     pools = generator.pools()
     allocator = Allocator(generator.features)
@@ -260,7 +260,7 @@ def build(seed: int) -> tuple[Allocator, NaiveWorld, list[ResourceClaim]]:
             *p.name.split("/"),
         )
     )
-    naive = NaiveWorld(allocator.gates, naive_pools, CLASSES, set(), set(), {})
+    naive = NaiveInventory(allocator.gates, naive_pools, CLASSES, set(), set(), {})
     occupy(generator, allocator, naive)
     claims = [generator.claim(number) for number in range(generator.random.choice([1, 1, 2]))]
     return allocator, naive, claims
@@ -285,7 +285,7 @@ def naive_pool(slices: list[ResourceSlice]) -> NaivePool:
     return pool
 
 
-def occupy(generator: Generator, allocator: Allocator, naive: NaiveWorld) -> None:
+def occupy(generator: Generator, allocator: Allocator, naive: NaiveInventory) -> None:
     """Put some devices into use, in both worlds."""
     results = []
     chance = generator.random.choice([0, 0.1, 0.4])
@@ -312,7 +312,7 @@ def occupy(generator: Generator, allocator: Allocator, naive: NaiveWorld) -> Non
     allocator.take("somebody", AllocationResult(devices=DeviceAllocationResult(results=results)))
 
 
-def expected_answer(naive: NaiveWorld, claims: list[ResourceClaim]) -> object:
+def expected_answer(naive: NaiveInventory, claims: list[ResourceClaim]) -> object:
     try:
         return NaiveAllocator(naive, claims).allocate()
     except Error as error:

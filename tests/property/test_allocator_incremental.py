@@ -1,8 +1,8 @@
-"""A world that was changed step by step answers like one that was built anew.
+"""An allocator that was changed step by step answers like one that was built anew.
 
 Random slices (local, shared, by selector, per device, several generations, half published ones, counters across
 nodes, tainted devices, shared capacity), taint rules, node labels, nodes, classes, claims and in-flight allocations come and go; after every
-few changes each node is asked the same questions in the old world and in a fresh one.
+few changes each node is asked the same questions of the old allocator and of a fresh one.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Books:
         allocator = empty_world()
         for device_class in self.classes.values():
             allocator.set_class(device_class)
-        # Rules after slices here and before them in the other world: order must not matter.
+        # Rules after slices here and before them in the other allocator: order must not matter.
         for resource_slice in self.slices.values():
             allocator.set_slice(resource_slice)
         for node in self.nodes.values():

@@ -1,4 +1,4 @@
-"""Policies on random worlds: the same claims fit as with first-fit, and what is chosen obeys every rule.
+"""Policies on random inventories: the same claims fit as with first-fit, and what is chosen obeys every rule.
 
 The rules are those of the naive allocator, asked device by device about the choice.
 """
@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 import pytest
-from naive_allocator import Error, NaiveAllocator, NaiveWorld, State, TooBig, wishes_of
+from naive_allocator import Error, NaiveAllocator, NaiveInventory, State, TooBig, subrequests_of
 from test_allocator_against_naive import build
 
 from dray.allocator import POLICIES, AllocationError, Allocator, Plan, Policy, Unsatisfied
@@ -28,7 +28,7 @@ def answer(
 
 
 def assert_valid(
-    naive: NaiveWorld, claims: list[ResourceClaim], allocations: tuple[AllocationResult, ...]
+    naive: NaiveInventory, claims: list[ResourceClaim], allocations: tuple[AllocationResult, ...]
 ) -> None:
     """Take the chosen devices one after the other; the naive allocator must agree with each."""
     judge = NaiveAllocator(naive, claims)
@@ -37,27 +37,27 @@ def assert_valid(
     state: State | None = State()
     for index, (claim, allocation) in enumerate(zip(claims, allocations, strict=True)):
         taken: dict[str, int] = {}
-        wishes = _wishes(claim)
+        subrequests = _subrequests(claim)
         for result in allocation.devices.results:
-            wish, _ = wishes[result.request]
+            subrequest, _ = subrequests[result.request]
             found = devices[result.driver, result.pool, result.device]
-            assert judge._selectable(wish, found)
-            assert state is not None and not judge._in_use(index, wish, found, state)
-            state = judge._take(index, wish, result.request, found, state, must=False)
+            assert judge._selectable(subrequest, found)
+            assert state is not None and not judge._in_use(index, subrequest, found, state)
+            state = judge._take(index, subrequest, result.request, found, state, must=False)
             assert state is not None, f"{result.device} must not be taken"
             taken[result.request] = taken.get(result.request, 0) + 1
         for number, request in enumerate(claim.spec.devices.requests):
             [name] = [name for name in taken if name.partition("/")[0] == request.name]
-            wish, sub_index = wishes[name]
+            subrequest, sub_index = subrequests[name]
             row = judge.all_rows.get((index, number, sub_index))
-            assert taken[name] == (wish.count if row is None else len(row))
+            assert taken[name] == (subrequest.count if row is None else len(row))
 
 
-def _wishes(claim: ResourceClaim) -> dict[str, tuple[Any, int]]:
+def _subrequests(claim: ResourceClaim) -> dict[str, tuple[Any, int]]:
     return {
-        f"{request.name}/{wish.name}" if request.first_available else request.name: (wish, number)
+        f"{request.name}/{subrequest.name}" if request.first_available else request.name: (subrequest, number)
         for request in claim.spec.devices.requests
-        for number, wish in enumerate(wishes_of(request))
+        for number, subrequest in enumerate(subrequests_of(request))
     }
 
 

@@ -96,6 +96,6 @@ def test_events_survive_the_other_group(event):
 
 
 def test_an_empty_capacity_still_makes_a_request_exact():
-    wish = {"apiVersion": f"{RESOURCE}/v1beta1", "spec": {"devices": {"requests": [{"capacity": {}}]}}}
-    flat = read(schema_of(RESOURCE, "v1beta1", "ResourceClaim"), wish)[0]
+    wanted = {"apiVersion": f"{RESOURCE}/v1beta1", "spec": {"devices": {"requests": [{"capacity": {}}]}}}
+    flat = read(schema_of(RESOURCE, "v1beta1", "ResourceClaim"), wanted)[0]
     assert there_and_back(flat, "ResourceClaim", "v1beta1", "v1") == flat

@@ -1,6 +1,6 @@
 """Guard, verifier and checker know the same rules.
 
-Random small worlds: two pools with devices that are exclusive, shared, drawn from counters, with and without
+Random small clusters: two pools with devices that are exclusive, shared, drawn from counters, with and without
 compatibility groups, with capacities and counters of zero or missing, and slices of an older generation in
 between. Claims come one after the other and are asked about by three who share no code path but the rules
 (the checker not even those): the judge of the guard before they are written, the verifier of schedulers after that,
@@ -20,7 +20,7 @@ from dray.control.guarding.double_allocation import Judge, Write
 from dray.control.guarding.guard_views import Claim, Slice
 from dray.scheduler.verification import AllocationVerifier
 
-# --- worlds ---------------------------------------------------------------------
+# --- clusters ---------------------------------------------------------------------
 
 AMOUNT = st.sampled_from(["0", "1", "2", "2500m", "4"])
 GROUPS = st.sampled_from([[], [], ["x"], ["y"], ["x", "y"]])
@@ -85,11 +85,11 @@ WISH = st.fixed_dictionaries(
 WISHES = st.lists(WISH, min_size=1, max_size=3)
 
 
-def results_for(inventory, wishes):
-    """Spell wishes as an allocator does: only devices that are shared have shares."""
+def results_for(inventory, wanted_results):
+    """Write results as an allocator does: only devices that are shared have shares."""
     results = []
-    for wish in wishes:
-        result = {"request": "r", "driver": "d", **wish}
+    for wanted in wanted_results:
+        result = {"request": "r", "driver": "d", **wanted}
         published = inventory.devices.get(checker.device_key(result))
         if published is None or not published[0].get("allowMultipleAllocations"):
             del result["shareID"], result["consumedCapacity"]
@@ -112,7 +112,7 @@ def claim_of(name, revision, results):
     }
 
 
-class World:
+class Cluster:
     """One cluster in the books of all three."""
 
     def __init__(self, published):
@@ -171,66 +171,66 @@ STEP = st.one_of(
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(slices(), st.lists(STEP, min_size=2, max_size=14))
 def test_guard_verifier_and_checker_come_to_the_same_verdict(published, steps):
-    world = World(published)
+    system = Cluster(published)
     for number, (step, detail, is_heard) in enumerate(steps):
         if step == "release":
-            if world.stored:
-                world.release(sorted(world.stored)[detail % len(world.stored)])
+            if system.stored:
+                system.release(sorted(system.stored)[detail % len(system.stored)])
             continue
-        name, results = f"c{number}", results_for(world.inventory, detail)
-        refusal = world.ask_judge(name, results, is_heard=is_heard)
-        claim = claim_of(name, next(world.revisions), results)
-        problems = world.ask_checker(claim)
+        name, results = f"c{number}", results_for(system.inventory, detail)
+        refusal = system.ask_judge(name, results, is_heard=is_heard)
+        claim = claim_of(name, next(system.revisions), results)
+        problems = system.ask_checker(claim)
         assert (refusal is None) == (problems == []), (refusal, problems)
-        if not is_sound(world.inventory, results):
+        if not is_sound(system.inventory, results):
             assert refusal is not None
             continue
-        conflict = world.ask_verifier(claim)
+        conflict = system.ask_verifier(claim)
         assert (refusal is None) == (conflict is None), (refusal, conflict)
         event("allowed" if refusal is None else refusal.message.partition("/")[2].partition(" ")[2][:20])
         if refusal is None:
-            world.stored[name] = claim
+            system.stored[name] = claim
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(slices(), st.lists(WISHES, min_size=2, max_size=8), st.randoms(use_true_random=False))
-def test_in_whatever_order_schedulers_ask_what_is_left_keeps_the_rules(published, wishes, chance):
+def test_in_whatever_order_schedulers_ask_what_is_left_keeps_the_rules(published, wanted_results, chance):
     """All have written already; each asks when it comes to it, and is taken back if it must be."""
-    world = World(published)
+    system = Cluster(published)
     written = {}
-    for number, each in enumerate(wishes):
-        results = results_for(world.inventory, each)
-        if is_sound(world.inventory, results):
+    for number, each in enumerate(wanted_results):
+        results = results_for(system.inventory, each)
+        if is_sound(system.inventory, results):
             written[f"c{number}"] = msgspec.convert(
                 claim_of(f"c{number}", 10 + number, results), ResourceClaim
             )
     for claim in written.values():
-        world.verifier.set_claim(None, claim)
+        system.verifier.set_claim(None, claim)
     left = dict(written)
     for name in chance.sample(sorted(written), len(written)):
-        if world.verifier.conflict(written[name]) is not None:
-            world.verifier.set_claim(left.pop(name), None)
+        if system.verifier.conflict(written[name]) is not None:
+            system.verifier.set_claim(left.pop(name), None)
     for claim in left.values():
-        assert world.ledger.see(msgspec.to_builtins(claim)) == []
+        assert system.ledger.see(msgspec.to_builtins(claim)) == []
     first = next(iter(written), None)
     if first is not None and first not in left:  # nobody was before it: it can only have failed by itself
-        alone = checker.Ledger(world.inventory)
+        alone = checker.Ledger(system.inventory)
         assert alone.see(msgspec.to_builtins(written[first])) != []
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(slices(), st.lists(WISHES, min_size=1, max_size=8), st.randoms(use_true_random=False))
-def test_a_book_forgets_all_that_was_released(published, wishes, chance):
-    world = World(published)
-    for number, each in enumerate(wishes):
-        world.stored[f"c{number}"] = claim = claim_of(f"c{number}", 10, results_for(world.inventory, each))
-        world.verifier.set_claim(None, msgspec.convert(claim, ResourceClaim))
-        world.judge.set_claim(None, msgspec.convert(claim, Claim))
-        world.ledger.see(claim)
-    for name in chance.sample(sorted(world.stored), len(world.stored)):
-        world.release(name)
-    assert world.judge.occupancy.ledger.is_empty
-    assert world.verifier._occupancy.ledger.is_empty
+def test_a_book_forgets_all_that_was_released(published, wanted_results, chance):
+    system = Cluster(published)
+    for number, each in enumerate(wanted_results):
+        system.stored[f"c{number}"] = claim = claim_of(f"c{number}", 10, results_for(system.inventory, each))
+        system.verifier.set_claim(None, msgspec.convert(claim, ResourceClaim))
+        system.judge.set_claim(None, msgspec.convert(claim, Claim))
+        system.ledger.see(claim)
+    for name in chance.sample(sorted(system.stored), len(system.stored)):
+        system.release(name)
+    assert system.judge.occupancy.ledger.is_empty
+    assert system.verifier._occupancy.ledger.is_empty
 
 
 @pytest.mark.parametrize("what", ["c", "group"])
@@ -252,16 +252,16 @@ def test_the_worlds_can_tell_right_from_wrong(what):
     spec = {"driver": "d", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": parts}
     limit = {"c": {"value": "9" if what == "group" else "3"}}
     spec["sharedCounters"] = [{"name": "left", "counters": limit}]
-    world = World([{"metadata": {"name": "s"}, "spec": spec}])
+    system = Cluster([{"metadata": {"name": "s"}, "spec": spec}])
     verdicts = []
     for name in ("a", "b"):
         results = [{"request": "r", "driver": "d", "pool": "p", "device": name, "adminAccess": False}]
-        claim = claim_of(name, next(world.revisions), results)
+        claim = claim_of(name, next(system.revisions), results)
         verdicts.append(
             [
-                world.ask_judge(name, results, is_heard=True) is None,
-                world.ask_verifier(claim) is None,
-                not world.ask_checker(claim),
+                system.ask_judge(name, results, is_heard=True) is None,
+                system.ask_verifier(claim) is None,
+                not system.ask_checker(claim),
             ]
         )
     assert verdicts == [[True] * 3, [False] * 3]

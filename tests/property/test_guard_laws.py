@@ -1,4 +1,4 @@
-"""No history of delays, lost writes, stale caches and restarts lets the guard's world break a rule.
+"""No history of delays, lost writes, stale caches and restarts lets the guard break a rule.
 
 A small model of etcd and API servers: a write is shown to the judge together with the stored revision,
 waits for any length of time, and lands only if the claim is still at that revision. The judge learns of
@@ -45,10 +45,10 @@ SLICES = [
         },
     },
 ]
-WISHES = [["g0"], ["g1"], ["g0", "g1"], ["shared:4"], ["shared:7"], ["part0"], ["part1"], ["part2", "g1"]]
+CHOICES = [["g0"], ["g1"], ["g0", "g1"], ["shared:4"], ["shared:7"], ["part0"], ["part1"], ["part2", "g1"]]
 
 
-class World:
+class GuardedCluster:
     """What is stored, what is in flight, and what the judge has been told."""
 
     def __init__(self):
@@ -99,14 +99,14 @@ class World:
         if name not in self.stored:
             self.store(name, f"uid-{next(self.uids)}", [])
 
-    def ask(self, which, wish):
+    def ask(self, which, choice):
         """An API server shows a scheduler's write to the judge."""
         claim = self.stored.get(f"c{which % 5}")
         if claim is None or checker.results_of(claim):
             return
         meta = claim["metadata"]
         results = []
-        for each in WISHES[wish % len(WISHES)]:
+        for each in CHOICES[choice % len(CHOICES)]:
             device, _, size = each.partition(":")
             result = {"request": "r", "driver": "d", "pool": "p", "device": device}
             if size:
@@ -197,42 +197,42 @@ STEP = st.tuples(st.sampled_from([*HAPPENINGS, "restart"]), st.integers(0, 19), 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEP, min_size=10, max_size=80))
 def test_whatever_happens_no_rule_is_broken(steps):
-    world = World()
+    cluster = GuardedCluster()
     for happening, first, second in [*(("create", index, 0) for index in range(5)), *steps]:
-        getattr(world, happening)(first, second)
-        assert world.problems == []
+        getattr(cluster, happening)(first, second)
+        assert cluster.problems == []
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(STEP, min_size=10, max_size=60))
 def test_a_quiet_world_leaves_nothing_in_the_book_but_what_is_stored(steps):
-    world = World()
+    cluster = GuardedCluster()
     for happening, first, second in [*(("create", index, 0) for index in range(5)), *steps]:
-        getattr(world, happening)(first, second)
-    for _ in range(len(list(world.judge.flights()))):
-        world.sweep(0, 0)
-        world.relist()
-    assert list(world.judge.flights()) == []
-    for claim in list(world.stored.values()):
-        world.release(int(claim["metadata"]["name"][1:]), 0)
-    world.relist()
-    assert world.judge.occupancy.ledger.is_empty
+        getattr(cluster, happening)(first, second)
+    for _ in range(len(list(cluster.judge.flights()))):
+        cluster.sweep(0, 0)
+        cluster.relist()
+    assert list(cluster.judge.flights()) == []
+    for claim in list(cluster.stored.values()):
+        cluster.release(int(claim["metadata"]["name"][1:]), 0)
+    cluster.relist()
+    assert cluster.judge.occupancy.ledger.is_empty
 
 
 def test_the_model_can_break_the_rules():
     """Without the fence at the start, a write that a former guard admitted lands on top of a newer one."""
-    world = World()
+    cluster = GuardedCluster()
     for happening, first, second in [
         ("create", 0, 0), ("create", 1, 0), ("ask", 0, 0), ("careless_restart", 0, 0), ("ask", 1, 0),
         ("land", 0, 0), ("land", 0, 0),
     ]:  # fmt: skip
-        getattr(world, happening)(first, second)
-    assert len(world.problems) == 1
+        getattr(cluster, happening)(first, second)
+    assert len(cluster.problems) == 1
 
-    world = World()
+    cluster = GuardedCluster()
     for happening, first, second in [
         ("create", 0, 0), ("create", 1, 0), ("ask", 0, 0), ("restart", 0, 0), ("ask", 1, 0), ("land", 0, 0), ("land", 0, 0),
     ]:  # fmt: skip
-        getattr(world, happening)(first, second)
-    assert world.problems == []
-    assert checker.results_of(world.stored["c1"])
+        getattr(cluster, happening)(first, second)
+    assert cluster.problems == []
+    assert checker.results_of(cluster.stored["c1"])

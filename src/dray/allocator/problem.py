@@ -123,7 +123,7 @@ class NodeRequest:
         self.may_fail = any(subrequest.may_fail for subrequest in subrequests)
         self.detached = False  # whatever it takes, later requests cannot tell
 
-    def with_wishes(self, subrequests: list[NodeSubrequest]) -> NodeRequest:
+    def with_subrequests(self, subrequests: list[NodeSubrequest]) -> NodeRequest:
         """Return the request with the same subrequests in another order of devices."""
         found = NodeRequest(
             self.claim, subrequests, has_alternatives=self.has_alternatives, opens_claim=self.opens_claim
@@ -234,7 +234,7 @@ class Problem:
         found.group_sets = {place[position]: sets for position, sets in self.group_sets.items()}
         found.subrequests = [subrequest.moved(place, order) for subrequest in self.subrequests]
         found.requests = [
-            request.with_wishes(
+            request.with_subrequests(
                 [found.subrequests[subrequest.subrequest.number] for subrequest in request.subrequests]
             )
             for request in self.requests

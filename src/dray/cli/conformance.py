@@ -78,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from dray.workbench.conformance.requirements import asked
+    from dray.workbench.conformance.requirements import requirements_of
 
-    found = asked(args.version)
+    found = requirements_of(args.version)
     if args.output != "table":
         emit(
             [
@@ -105,14 +105,14 @@ def _run(args: argparse.Namespace) -> int:
     from dray.cli.arguments import did_you_mean
     from dray.workbench.conformance.checks import CHECKS, CHECKS_ON_REQUEST
     from dray.workbench.conformance.report import as_html, checklist, failed
-    from dray.workbench.conformance.requirements import asked
+    from dray.workbench.conformance.requirements import requirements_of
 
     if args.metrics_url and not args.metrics_url.startswith(("http://", "https://")):
         raise CommandError(
             f"--metrics-url {args.metrics_url[:80]!r} is not an address", "it begins with http:// or https://"
         )
     wanted = {**CHECKS, **(CHECKS_ON_REQUEST if args.autoscaling else {})}
-    known = [each.id for each in asked(args.version) if each.id in wanted]
+    known = [each.id for each in requirements_of(args.version) if each.id in wanted]
     for name in args.checks:
         if name not in known:
             raise CommandError(f"{args.version} has no check {name!r}", did_you_mean(name, known, "checks"))

@@ -87,10 +87,10 @@ def parse_indexes(text: str) -> list[int]:
     return found
 
 
-def spell_indexes(indexes: Iterable[Any]) -> str:
+def format_indexes(indexes: Iterable[Any]) -> str:
     """Write indexes as a list of ranges.
 
-    >>> spell_indexes([7, 0, 2, 1])
+    >>> format_indexes([7, 0, 2, 1])
     '0-2,7'
     """
     ranges: list[list[int]] = []
@@ -239,7 +239,7 @@ class JobController(Controller):
             "ready": sum(map(is_ready, active)),
         }
         if job.spec.completion_mode == "Indexed":
-            status["completedIndexes"] = spell_indexes(successes(job, pods))
+            status["completedIndexes"] = format_indexes(successes(job, pods))
         if job.status.start_time is None and not job.spec.suspend:
             status["startTime"] = now
         if verdict is not None:

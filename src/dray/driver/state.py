@@ -64,7 +64,7 @@ class RecordedClaim(msgspec.Struct, omit_defaults=True, frozen=True):
     pod_claim_name: str | None = None  # the entry of the pod, for a claim made from a template
 
 
-class _Book(msgspec.Struct):
+class _Records(msgspec.Struct):
     format: str = FORMAT
     boot_id: str = ""
     claims: list[RecordedClaim] = []
@@ -154,7 +154,7 @@ class StateFile:
             self._n_synced = covers
 
     def _write(self, claims_by_uid: dict[str, RecordedClaim]) -> None:
-        book = msgspec.json.encode(_Book(boot_id=self._boot_id, claims=list(claims_by_uid.values())))
+        book = msgspec.json.encode(_Records(boot_id=self._boot_id, claims=list(claims_by_uid.values())))
         sealed = msgspec.json.encode(_Sealed(msgspec.Raw(book), zlib.crc32(book)))
         try:
             write_atomically(self.path, sealed, 0o600, durable=False)
@@ -206,12 +206,12 @@ def read_boot_id() -> str:
         return ""
 
 
-def _open(content: bytes) -> _Book:
+def _open(content: bytes) -> _Records:
     sealed = load_json(content, _Sealed)
     actual = zlib.crc32(bytes(sealed.book))
     if actual != sealed.checksum:
         raise ValueError(f"checksum is {actual}, the file says {sealed.checksum}")
-    book: _Book = load_json(bytes(sealed.book), _Book)
+    book: _Records = load_json(bytes(sealed.book), _Records)
     if book.format != FORMAT:
         raise ValueError(f"format is {book.format!r}, this version reads {FORMAT!r}")
     return book

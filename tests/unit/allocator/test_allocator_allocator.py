@@ -1,4 +1,4 @@
-"""The world as its users meet it: plans for many nodes, explanations, policies, taint rules."""
+"""The allocator as its users meet it: plans for many nodes, explanations, policies, taint rules."""
 
 from collections.abc import Iterator
 

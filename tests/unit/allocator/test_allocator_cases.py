@@ -1,4 +1,4 @@
-"""Our own cases, one file per rule: given a world and claims, expect devices, a refusal or an error.
+"""Our own cases, one file per rule: given an inventory and claims, expect devices, a refusal or an error.
 
 The format is that of `dray plan` with an `expect` beside it, shortened (see `allocation_cases`).
 """

@@ -1,4 +1,4 @@
-"""Rules of pods: containers, claims, scheduling wishes, what may change, what a status may say."""
+"""Rules of pods: containers, claims, scheduling constraints, what may change, what a status may say."""
 
 import time
 

@@ -71,16 +71,18 @@ def test_there_is_room_for_every_pod_that_can_be_bound(workload, n_nodes):
 def test_pods_are_impossible_exactly_where_no_node_has_enough_devices(workload):
     sized = workload.sized(N_NODES)
     for kind, spec in sized.claims.items():
-        wishes = [
+        requests_wanted = [
             request.get("exactly") or request["firstAvailable"][-1] for request in spec["devices"]["requests"]
         ]
-        n_best = max(n_that_match(sized.hardware(node), wishes[0]) for node in range(N_NODES))
-        assert (n_best < sum(wish["count"] for wish in wishes)) == (kind in sized.impossible)
+        n_best = max(n_that_match(sized.hardware(node), requests_wanted[0]) for node in range(N_NODES))
+        assert (n_best < sum(wanted_request["count"] for wanted_request in requests_wanted)) == (
+            kind in sized.impossible
+        )
 
 
-def n_that_match(parts, wish):
-    expressions = [CLASSES[wish["deviceClassName"]]]
-    expressions += [each["cel"]["expression"] for each in wish.get("selectors", ())]
+def n_that_match(parts, wanted_request):
+    expressions = [CLASSES[wanted_request["deviceClassName"]]]
+    expressions += [each["cel"]["expression"] for each in wanted_request.get("selectors", ())]
     return sum(
         all(judging.matches(expression, objects.DRIVER, device) for expression in expressions)
         for part in parts
@@ -96,9 +98,9 @@ def test_the_checker_reads_selectors_as_cel_does(workload):
     classes, selectors = set(), set()
     for spec in workload.claims.values():
         for request in spec["devices"]["requests"]:
-            for wish in request.get("firstAvailable") or [request["exactly"]]:
-                classes.add(CLASSES[wish["deviceClassName"]])
-                selectors |= {each["cel"]["expression"] for each in wish.get("selectors", ())}
+            for wanted_request in request.get("firstAvailable") or [request["exactly"]]:
+                classes.add(CLASSES[wanted_request["deviceClassName"]])
+                selectors |= {each["cel"]["expression"] for each in wanted_request.get("selectors", ())}
     for expression in classes | selectors:
         program = compile_selector(expression, features=Features(["DRAConsumableCapacity"]))
         for device in devices:

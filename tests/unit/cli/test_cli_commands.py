@@ -164,9 +164,9 @@ def test_cel_on_a_profile_puts_equal_answers_together(capsys):
 
 
 def test_the_words_of_run_become_a_valid_claim_and_pod():
-    wish = DeviceFlags("gpu.nvidia.com", 1, [("memory", "40Gi")], ['device.driver == "gpu.nvidia.com"'])
+    wanted = DeviceFlags("gpu.nvidia.com", 1, [("memory", "40Gi")], ['device.driver == "gpu.nvidia.com"'])
     nic = DeviceFlags("dra.net", 1)
-    spec = claim_spec([wish, nic], ["gpu.nvidia.com", "dra.net"], ["pcieRoot"])
+    spec = claim_spec([wanted, nic], ["gpu.nvidia.com", "dra.net"], ["pcieRoot"])
     made = [
         claim_manifest("r", "default", spec),
         pod_manifest(Job("r", "default", "busybox", ["true"], {"A": "b"})),

@@ -12,7 +12,7 @@ from dray.control.server_clock import ServerClock
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-class World:
+class Clocks:
     """A server with a clock, a steady clock, and a local one that is wrong."""
 
     def __init__(self, monkeypatch):
@@ -35,43 +35,43 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch):
-    return World(monkeypatch)
+def clocks(monkeypatch):
+    return Clocks(monkeypatch)
 
 
-async def test_the_servers_time_counts_and_goes_on_steadily(world):
-    assert world.clock() == world.local, "nothing better is known yet"
-    await world.clock.ask()
-    assert world.clock() == NOON
-    world.pass_time(100)
-    world.local += timedelta(hours=5)
-    assert world.clock() == NOON + timedelta(seconds=100)
+async def test_the_servers_time_counts_and_goes_on_steadily(clocks):
+    assert clocks.clock() == clocks.local, "nothing better is known yet"
+    await clocks.clock.ask()
+    assert clocks.clock() == NOON
+    clocks.pass_time(100)
+    clocks.local += timedelta(hours=5)
+    assert clocks.clock() == NOON + timedelta(seconds=100)
 
 
-async def test_the_clock_does_not_go_back_for_the_fraction_that_a_date_leaves_out(world):
-    world.server += timedelta(seconds=0.9)
-    await world.clock.ask()
-    assert world.clock() == NOON
-    world.pass_time(0.2)
-    await world.clock.ask()
-    assert world.clock() == NOON + timedelta(seconds=1)
-    world.pass_time(0.5)
-    await world.clock.ask()
-    assert world.clock() == NOON + timedelta(seconds=1.5)
+async def test_the_clock_does_not_go_back_for_the_fraction_that_a_date_leaves_out(clocks):
+    clocks.server += timedelta(seconds=0.9)
+    await clocks.clock.ask()
+    assert clocks.clock() == NOON
+    clocks.pass_time(0.2)
+    await clocks.clock.ask()
+    assert clocks.clock() == NOON + timedelta(seconds=1)
+    clocks.pass_time(0.5)
+    await clocks.clock.ask()
+    assert clocks.clock() == NOON + timedelta(seconds=1.5)
 
 
-async def test_a_server_whose_clock_was_set_right_is_followed(world):
-    await world.clock.ask()
-    world.server += timedelta(minutes=-10)
-    await world.clock.ask()
-    assert world.clock() == NOON - timedelta(minutes=10)
+async def test_a_server_whose_clock_was_set_right_is_followed(clocks):
+    await clocks.clock.ask()
+    clocks.server += timedelta(minutes=-10)
+    await clocks.clock.ask()
+    assert clocks.clock() == NOON - timedelta(minutes=10)
 
 
-async def test_without_an_answer_or_a_date_the_clock_goes_on(world):
-    await world.clock.ask()
-    world.pass_time(10)
-    world.is_away = True
-    await world.clock.ask()
-    world.is_away, world.headers = False, False
-    await world.clock.ask()
-    assert world.clock() == NOON + timedelta(seconds=10)
+async def test_without_an_answer_or_a_date_the_clock_goes_on(clocks):
+    await clocks.clock.ask()
+    clocks.pass_time(10)
+    clocks.is_away = True
+    await clocks.clock.ask()
+    clocks.is_away, clocks.headers = False, False
+    await clocks.clock.ask()
+    assert clocks.clock() == NOON + timedelta(seconds=10)

@@ -223,8 +223,8 @@ def test_whole_use_and_shares_exclude_each_other():
 
 def test_a_share_of_something_that_the_device_has_not_is_refused():
     judge = judge_of(SHARED)
-    wish = {"device": "s", "shareID": "1", "consumedCapacity": {"bandwidth": "1"}}
-    assert admit(judge, "a", 5, wish) is not None
+    wanted = {"device": "s", "shareID": "1", "consumedCapacity": {"bandwidth": "1"}}
+    assert admit(judge, "a", 5, wanted) is not None
 
 
 def test_counters_are_not_exceeded():

@@ -60,15 +60,15 @@ def occupancy_of(*devices, **counters):
     return occupancy
 
 
-def ask(occupancy, uid, *wishes, counts=None):
-    return occupancy.conflict(uid, holds_of(given(*wishes)), counts)
+def ask(occupancy, uid, *requests_wanted, counts=None):
+    return occupancy.conflict(uid, holds_of(given(*requests_wanted)), counts)
 
 
-def give(occupancy, uid, *wishes):
+def give(occupancy, uid, *requests_wanted):
     """Enter what goes together with the rest; return the rule that stands against it otherwise."""
-    conflict = ask(occupancy, uid, *wishes)
+    conflict = ask(occupancy, uid, *requests_wanted)
     if conflict is None:
-        occupancy.take(uid, holds_of(given(*wishes)))
+        occupancy.take(uid, holds_of(given(*requests_wanted)))
         return None
     return conflict.rule
 
@@ -84,8 +84,10 @@ def test_a_device_is_held_whole_or_in_shares():
 
 
 def test_both_forms_of_results_are_read_alike():
-    wishes = ["g", share("1", "2"), {"device": "x", "adminAccess": True}]
-    assert holds_of(given(*wishes)) == holds_of(given(*wishes, view=DeviceRequestAllocationResult))
+    requests_wanted = ["g", share("1", "2"), {"device": "x", "adminAccess": True}]
+    assert holds_of(given(*requests_wanted)) == holds_of(
+        given(*requests_wanted, view=DeviceRequestAllocationResult)
+    )
 
 
 def test_administrative_access_holds_nothing():
@@ -211,10 +213,10 @@ def test_the_state_that_is_struck_out_is_the_one_that_was_entered():
 def test_only_claims_that_count_stand_in_the_way():
     occupancy = occupancy_of("g", SHARED, part("p0"), part("p1"), part("p2", groups="x"), set="5")
     occupancy.take("a", holds_of(given("g", share("1", "6"), "p0")))
-    for wish in ("g", share("2", "5"), "p1", "p2"):
-        assert ask(occupancy, "b", wish) is not None
-        assert ask(occupancy, "b", wish, counts=lambda uid: uid == "a") is not None
-        assert ask(occupancy, "b", wish, counts=lambda uid: uid != "a") is None
+    for wanted in ("g", share("2", "5"), "p1", "p2"):
+        assert ask(occupancy, "b", wanted) is not None
+        assert ask(occupancy, "b", wanted, counts=lambda uid: uid == "a") is not None
+        assert ask(occupancy, "b", wanted, counts=lambda uid: uid != "a") is None
 
 
 def test_shares_stay_within_the_capacity():

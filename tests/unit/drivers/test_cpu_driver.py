@@ -76,9 +76,9 @@ def test_a_restarted_driver_knows_what_is_held(driver, tmp_path):
 
 
 def test_a_claim_that_fits_in_part_takes_nothing(driver):
-    wish = claim("a", 8)
+    wanted_request = claim("a", 8)
     more = ClaimRequest(
-        "default", "a", "a", [*wish.devices, *claim("a", 9, share="t").devices], ResourceClaim()
+        "default", "a", "a", [*wanted_request.devices, *claim("a", 9, share="t").devices], ResourceClaim()
     )
     with pytest.raises(DriverError):
         driver.prepare(more)

@@ -186,8 +186,8 @@ def test_any_order_of_making_and_destroying_ends_where_it_began(tmp_path):
             try:
                 # The SDK never offers a device that another claim holds.
                 busy = {device.device for prepared in held.values() for device in prepared}
-                wish = chance.choice([name for name in names if name not in busy])
-                held[f"u{step}"] = driver.prepare(claim(wish, uid=f"u{step}"))
+                wanted = chance.choice([name for name in names if name not in busy])
+                held[f"u{step}"] = driver.prepare(claim(wanted, uid=f"u{step}"))
             except DriverError:
                 continue
         assert sum(len(gpu.instances) for gpu in nvml.gpus) == len(

@@ -23,7 +23,7 @@ GPU = "example.com/gpu"
 IMPLICIT = "deviceclass.resource.kubernetes.io/gpu"
 
 
-class World:
+class Cluster:
     """A snapshot that a test fills by hand; every decision must leave it as it was."""
 
     def __init__(self, *objects, min_count=2, features=(), without=()):
@@ -103,9 +103,9 @@ def hardware(**devices):
 
 @pytest.mark.parametrize("resource", [GPU, IMPLICIT])
 async def test_every_member_gets_a_claim_of_its_own(resource):
-    world = World(*hardware(a=1, b=1))
+    cluster = Cluster(*hardware(a=1, b=1))
     pods = [member("p0", resource), member("p1", resource)]
-    decision = world.decide(*pods)
+    decision = cluster.decide(*pods)
     assert {each.placement.node for each in decision} == {"a", "b"}
     for placed in decision:
         [claim] = placed.placement.claims
@@ -117,25 +117,25 @@ async def test_every_member_gets_a_claim_of_its_own(resource):
 
 
 async def test_too_few_devices_and_nobody_gets_one():
-    world = World(*hardware(a=1, b=1), min_count=3)
-    refusal = world.decide(*(member(f"p{index}") for index in range(3)))
+    cluster = Cluster(*hardware(a=1, b=1), min_count=3)
+    refusal = cluster.decide(*(member(f"p{index}") for index in range(3)))
     assert isinstance(refusal, Unplaceable)
     text = refusal.explain()
     assert "only 2 of the 3 pods of the group fit together" in text
     assert "2 have the only matching device in use" in text, "the others' places count while one is explained"
     assert "of the same group" in text
-    assert world.decide(member("p0"), member("p1")) is not None
+    assert cluster.decide(member("p0"), member("p1")) is not None
 
 
 async def test_as_many_as_the_gang_needs_start_when_not_all_fit():
-    world = World(*hardware(a=1, b=1), min_count=2)
-    decision = world.decide(*(member(f"p{index}") for index in range(3)))
+    cluster = Cluster(*hardware(a=1, b=1), min_count=2)
+    decision = cluster.decide(*(member(f"p{index}") for index in range(3)))
     assert [each.pod.metadata.name for each in decision] == ["p0", "p1"]
 
 
 async def test_a_plugin_serves_some_and_devices_the_others():
-    world = World(*hardware(a=1), node("plugin", **{GPU: "1"}))
-    decision = world.decide(member("p0"), member("p1"))
+    cluster = Cluster(*hardware(a=1), node("plugin", **{GPU: "1"}))
+    decision = cluster.decide(member("p0"), member("p1"))
     by_node = {each.placement.node: each for each in decision}
     assert sorted(by_node) == ["a", "plugin"]
     assert by_node["plugin"].mappings == ()
@@ -144,23 +144,23 @@ async def test_a_plugin_serves_some_and_devices_the_others():
 
 
 async def test_without_a_class_the_resource_is_one_that_no_node_has():
-    world = World(node("a"), resource_slice("a", "g0", "g1"))
-    refusal = world.decide(member("p0"), member("p1"))
+    cluster = Cluster(node("a"), resource_slice("a", "g0", "g1"))
+    refusal = cluster.decide(member("p0"), member("p1"))
     assert f"insufficient {GPU}" in refusal.explain()
 
 
 async def test_without_the_gate_devices_do_not_stand_behind_resources():
-    world = World(*hardware(a=2), without=["DRAExtendedResource"])
-    assert isinstance(world.decide(member("p0"), member("p1")), Unplaceable)
+    cluster = Cluster(*hardware(a=2), without=["DRAExtendedResource"])
+    assert isinstance(cluster.decide(member("p0"), member("p1")), Unplaceable)
 
 
 async def test_a_gang_goes_on_with_the_claims_that_it_finds():
-    world = World(*hardware(a=1, b=1))
+    cluster = Cluster(*hardware(a=1, b=1))
     pods = [member("p0"), member("p1")]
-    first = {each.pod.metadata.name: each for each in world.decide(*pods)}
+    first = {each.pod.metadata.name: each for each in cluster.decide(*pods)}
     made = made_for(pods[1], first["p1"])
-    world.keep(made)
-    again = {each.pod.metadata.name: each for each in world.decide(*pods)}
+    cluster.keep(made)
+    again = {each.pod.metadata.name: each for each in cluster.decide(*pods)}
     assert again["p1"].placement.node == first["p1"].placement.node
     assert again["p1"].placement.claims == (), "it is allocated already"
     assert again["p1"].claims.allocated == (made,)
@@ -170,42 +170,42 @@ async def test_a_gang_goes_on_with_the_claims_that_it_finds():
 
 @pytest.mark.parametrize("n_pods", [1, 3], ids=["too few pods", "too few devices"])
 async def test_a_gang_that_cannot_start_keeps_no_claims(n_pods):
-    world = World(*hardware(a=1, b=1), min_count=2)
+    cluster = Cluster(*hardware(a=1, b=1), min_count=2)
     pods = [member("p0"), member("p1")]
-    placed = world.decide(*pods)
+    placed = cluster.decide(*pods)
     made = made_for(pods[0], placed[0])
-    world.keep(made)
-    world.group(3)
-    decision = world.decide(*[*pods, member("p2")][:n_pods])
+    cluster.keep(made)
+    cluster.group(3)
+    decision = cluster.decide(*[*pods, member("p2")][:n_pods])
     assert isinstance(decision, ReleaseFirst)
     assert (decision.claim, decision.action) == (made, "delete")
 
 
 async def test_leftovers_are_deleted_before_the_gang_starts():
-    world = World(*hardware(a=1, b=1))
+    cluster = Cluster(*hardware(a=1, b=1))
     pods = [member("p0"), member("p1")]
-    made = made_for(pods[1], next(each for each in world.decide(*pods) if each.pod is pods[1]))
+    made = made_for(pods[1], next(each for each in cluster.decide(*pods) if each.pod is pods[1]))
     other = msgspec.to_builtins(made)
     other["metadata"] |= {"name": "p1-extended-resources-other", "uid": "uid-other"}
     other["status"] = {}
-    world.keep(made)
-    world.keep(msgspec.convert(other, ResourceClaim))
-    decision = world.decide(*pods)
+    cluster.keep(made)
+    cluster.keep(msgspec.convert(other, ResourceClaim))
+    decision = cluster.decide(*pods)
     assert (decision.action, decision.claim.metadata.uid) == ("delete", "uid-other")
 
 
 async def test_the_missing_pods_are_counted_and_the_group_is_named():
-    world = World(*hardware(a=1), min_count=3)
-    one, two = world.decide(member("p0")), world.decide(member("p0"), member("p1"))
+    cluster = Cluster(*hardware(a=1), min_count=3)
+    one, two = cluster.decide(member("p0")), cluster.decide(member("p0"), member("p1"))
     assert one.explain() == "waiting for 2 more pods of group ns/gang (it starts with 3)"
     assert two.explain() == "waiting for 1 more pod of group ns/gang (it starts with 3)"
     assert one.cause != two.cause
 
 
 async def test_a_gang_keeps_off_nodes_that_are_cleared_for_more_important_pods():
-    world = World(*hardware(a=2, b=2))
-    world.snapshot.nominated["important"] = ("a", 1000)
-    decision = world.decide(member("p0"), member("p1"))
+    cluster = Cluster(*hardware(a=2, b=2))
+    cluster.snapshot.nominated["important"] = ("a", 1000)
+    decision = cluster.decide(member("p0"), member("p1"))
     assert {each.placement.node for each in decision} == {"b"}
 
 
@@ -215,17 +215,17 @@ async def test_a_gang_that_cannot_start_keeps_no_allocations_either(n_pods):
         entry = {"name": "c", "resourceClaimName": f"of-{name}"}
         return pod(name, scheduling_group={"podGroupName": "gang"}, resource_claims=[entry])
 
-    world = World(*hardware(a=1))
+    cluster = Cluster(*hardware(a=1))
     pods = [with_claim("p0"), with_claim("p1")]
-    special = world.decide(member("x"), pod("y", scheduling_group={"podGroupName": "gang"}))[0]
+    special = cluster.decide(member("x"), pod("y", scheduling_group={"podGroupName": "gang"}))[0]
     [allocation] = special.placement.allocations
     first = msgspec.to_builtins(allocated(claim("of-p0"), allocation))
     selector = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "values": ["a"]}]}]}
     first["status"]["allocation"]["nodeSelector"] = selector
     first["metadata"]["resourceVersion"] = "7"
-    world.keep(msgspec.convert(first, ResourceClaim))
-    world.keep(claim("of-p1", resourceVersion="8"))
-    decision = world.decide(*pods[:n_pods])
+    cluster.keep(msgspec.convert(first, ResourceClaim))
+    cluster.keep(claim("of-p1", resourceVersion="8"))
+    decision = cluster.decide(*pods[:n_pods])
     assert (decision.action, decision.claim.metadata.name) == ("deallocate", "of-p0")
 
 
@@ -237,57 +237,57 @@ def with_claim(name, **more):
 
 
 async def test_what_was_reserved_is_seen_by_the_next_decision():
-    world = World(*hardware(a=1))
-    world.keep(claim("of-p"))
-    world.keep(claim("of-q"))
-    [placed] = first = world.decide(with_claim("p"))
-    world.reserve(first)
-    refusal = world.decide(with_claim("q"))
+    cluster = Cluster(*hardware(a=1))
+    cluster.keep(claim("of-p"))
+    cluster.keep(claim("of-q"))
+    [placed] = first = cluster.decide(with_claim("p"))
+    cluster.reserve(first)
+    refusal = cluster.decide(with_claim("q"))
     assert isinstance(refusal, Unplaceable) and "in use (by ns/of-p (being allocated))" in refusal.explain()
-    assert isinstance(world.decide(with_claim("p")), NotReady), "its claim is being allocated"
-    assert world.snapshot.unreserve(placed.placement.claims) == list(placed.placement.claims)
-    world.snapshot.forget_pod("uid-p")
-    assert world.decide(with_claim("q"))[0].placement.node == "a"
+    assert isinstance(cluster.decide(with_claim("p")), NotReady), "its claim is being allocated"
+    assert cluster.snapshot.unreserve(placed.placement.claims) == list(placed.placement.claims)
+    cluster.snapshot.forget_pod("uid-p")
+    assert cluster.decide(with_claim("q"))[0].placement.node == "a"
 
 
 async def test_a_claim_that_comes_back_allocated_ends_its_reservation():
-    world = World(*hardware(a=1))
-    world.keep(claim("of-p"))
-    [placed] = first = world.decide(with_claim("p"))
-    world.reserve(first)
-    assert not world.snapshot.set_claim(allocated(claim("of-p"), placed.placement.allocations[0], "uid-p"))
-    assert world.snapshot.reserved == {}
-    assert [each.metadata.name for each in world.snapshot.claims_reserved_for("uid-p")] == ["of-p"]
-    assert world.snapshot.delete_claim("ns/of-p"), "its device is free again"
-    assert world.snapshot.claims_reserved_for("uid-p") == []
+    cluster = Cluster(*hardware(a=1))
+    cluster.keep(claim("of-p"))
+    [placed] = first = cluster.decide(with_claim("p"))
+    cluster.reserve(first)
+    assert not cluster.snapshot.set_claim(allocated(claim("of-p"), placed.placement.allocations[0], "uid-p"))
+    assert cluster.snapshot.reserved == {}
+    assert [each.metadata.name for each in cluster.snapshot.claims_reserved_for("uid-p")] == ["of-p"]
+    assert cluster.snapshot.delete_claim("ns/of-p"), "its device is free again"
+    assert cluster.snapshot.claims_reserved_for("uid-p") == []
 
 
 async def test_a_namesake_of_a_claim_does_not_inherit_its_devices():
-    world = World(*hardware(a=1))
-    world.keep(claim("of-p"))
-    [placed] = world.decide(with_claim("p"))
-    world.keep(allocated(claim("of-p"), placed.placement.allocations[0]))
-    assert world.snapshot.set_claim(claim("of-p", uid="another")), "the device of the first is free"
-    assert world.decide(with_claim("p"))[0].placement.node == "a"
+    cluster = Cluster(*hardware(a=1))
+    cluster.keep(claim("of-p"))
+    [placed] = cluster.decide(with_claim("p"))
+    cluster.keep(allocated(claim("of-p"), placed.placement.allocations[0]))
+    assert cluster.snapshot.set_claim(claim("of-p", uid="another")), "the device of the first is free"
+    assert cluster.decide(with_claim("p"))[0].placement.node == "a"
 
 
 async def test_a_refusal_names_the_pods_whose_eviction_would_help():
-    world = World(*hardware(a=1))
-    world.keep(claim("of-low"))
-    [placed] = first = world.decide(with_claim("low", priority=1))
-    world.reserve(first)
-    world.keep(allocated(claim("of-low"), placed.placement.allocations[0], "uid-low"))
-    world.keep(claim("of-high"))
+    cluster = Cluster(*hardware(a=1))
+    cluster.keep(claim("of-low"))
+    [placed] = first = cluster.decide(with_claim("low", priority=1))
+    cluster.reserve(first)
+    cluster.keep(allocated(claim("of-low"), placed.placement.allocations[0], "uid-low"))
+    cluster.keep(claim("of-high"))
     high = with_claim("high", priority=10)
-    refusal = world.decide(high)
+    refusal = cluster.decide(high)
     assert [each.key for each in refusal.preemption.victims] == ["ns/low"]
-    assert world.decide(with_claim("high", priority=1)).preemption is None
+    assert cluster.decide(with_claim("high", priority=1)).preemption is None
     for victim in refusal.preemption.victims:
         victim.is_terminating = True
-    world.snapshot.nominated["uid-high"] = ("a", 10)
-    assert world.decide(high).preemption is None, "those that were evicted are on their way out"
+    cluster.snapshot.nominated["uid-high"] = ("a", 10)
+    assert cluster.decide(high).preemption is None, "those that were evicted are on their way out"
 
 
 async def test_a_pod_without_its_claim_is_not_ready():
-    decision = World(*hardware(a=1)).decide(with_claim("p"))
+    decision = Cluster(*hardware(a=1)).decide(with_claim("p"))
     assert isinstance(decision, NotReady) and decision.waits_for == {"ns/of-p"}

@@ -107,17 +107,17 @@ def test_a_small_preference_wins_over_room():
     for number in range(4):
         small.state.assume(pod(f"old-{number}", containers=[container(cpu="1")]), "b")
     term = {"matchExpressions": [{"key": "kind", "operator": "In", "values": ["best"]}]}
-    wish = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": term}]}
+    wanted = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": term}]}
     assert small.place(pod("p")).node == "a"
-    assert small.place(pod("p", affinity={"nodeAffinity": wish})).node == "b"
+    assert small.place(pod("p", affinity={"nodeAffinity": wanted})).node == "b"
 
 
 def test_a_preference_is_found_among_many_nodes():
     many = [node(f"n{number:02}") for number in range(60)]
     small = SmallCluster(*many, node("best", labels={"kind": "best"}))
     term = {"matchExpressions": [{"key": "kind", "operator": "Exists"}]}
-    wish = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 50, "preference": term}]}
-    assert small.place(pod("p", affinity={"nodeAffinity": wish})).node == "best"
+    wanted = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 50, "preference": term}]}
+    assert small.place(pod("p", affinity={"nodeAffinity": wanted})).node == "best"
 
 
 def test_a_pod_that_is_there_attracts_those_that_it_prefers():

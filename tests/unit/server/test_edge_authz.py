@@ -22,7 +22,7 @@ SCHEDULER = User("system:kube-scheduler", groups=("system:authenticated",))
 CONTROLLERS = User("system:kube-controller-manager", groups=("system:authenticated",))
 
 
-class World:
+class Policies:
     """A reader that starts with the bootstrap roles, and its authoriser."""
 
     def __init__(self):
@@ -68,8 +68,8 @@ class World:
 
 
 @pytest.fixture
-def world():
-    return World()
+def policies():
+    return Policies()
 
 
 ANN_SUBJECT = {"kind": "User", "apiGroup": RBAC, "name": "ann"}
@@ -103,11 +103,11 @@ def pod(name="p", node="n1", namespace="default", **spec):
         ("admin", "update", f"{RESOURCE}:resourceclaims/binding", False),
     ],
 )
-def test_the_roles_for_people_nest(world, role, verb, target, allowed):
-    world.bind(role, ANN_SUBJECT, "default")
-    assert world.can(ANN, verb, target, "default") is allowed
-    assert not world.can(ANN, verb, target, "other"), "a role binding reaches no other namespace"
-    assert not world.can(ANN, verb, target), "nor the whole cluster"
+def test_the_roles_for_people_nest(policies, role, verb, target, allowed):
+    policies.bind(role, ANN_SUBJECT, "default")
+    assert policies.can(ANN, verb, target, "default") is allowed
+    assert not policies.can(ANN, verb, target, "other"), "a role binding reaches no other namespace"
+    assert not policies.can(ANN, verb, target), "nor the whole cluster"
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_the_roles_for_people_nest(world, role, verb, target, allowed):
         (ADMIN, "anything", "whatever", True),
     ],
 )
-def test_components_have_what_they_need(world, user, verb, target, allowed):
-    assert world.can(user, verb, target) is allowed
+def test_components_have_what_they_need(policies, user, verb, target, allowed):
+    assert policies.can(user, verb, target) is allowed
 
 
-def test_leases_of_leaders_are_open_to_both_components_in_kube_system(world):
+def test_leases_of_leaders_are_open_to_both_components_in_kube_system(policies):
     for user in (SCHEDULER, CONTROLLERS):
-        assert world.can(user, "update", "coordination.k8s.io:leases", "kube-system", "dray-scheduler")
-    assert not world.can(SCHEDULER, "update", "coordination.k8s.io:leases", "default", "dray-scheduler")
+        assert policies.can(user, "update", "coordination.k8s.io:leases", "kube-system", "dray-scheduler")
+    assert not policies.can(SCHEDULER, "update", "coordination.k8s.io:leases", "default", "dray-scheduler")
 
 
 @pytest.mark.parametrize(
@@ -152,44 +152,44 @@ def test_leases_of_leaders_are_open_to_both_components_in_kube_system(world):
         (User("prometheus", groups=("system:monitoring",)), "/metrics", True),
     ],
 )
-def test_paths_are_for_whom_they_are(world, user, path, allowed):
-    assert world.authorizer.authorize(Attributes(user, "get", path=path)).allowed is allowed
+def test_paths_are_for_whom_they_are(policies, user, path, allowed):
+    assert policies.authorizer.authorize(Attributes(user, "get", path=path)).allowed is allowed
     is_probe = path in ("/healthz", "/livez")
-    assert world.authorizer.authorize(Attributes(ANN, "post", path=path)).allowed is is_probe
+    assert policies.authorizer.authorize(Attributes(ANN, "post", path=path)).allowed is is_probe
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz"])
-def test_probes_are_answered_whatever_became_of_the_roles(world, path):
-    world.by_key.clear()
-    bare = Authorizer(world)  # without a single role or binding
+def test_probes_are_answered_whatever_became_of_the_roles(policies, path):
+    policies.by_key.clear()
+    bare = Authorizer(policies)  # without a single role or binding
     assert bare.authorize(Attributes(ANONYMOUS, "get", path=path)).allowed
     assert not bare.authorize(Attributes(ANONYMOUS, "get", path=f"{path}/ping")).allowed
 
 
-def test_revoking_takes_effect_with_the_next_question(world):
-    world.bind("view", ANN_SUBJECT, "default")
-    assert world.can(ANN, "get", "pods", "default")
-    world.remove(RBAC, "rolebindings", "default", "test")
-    assert not world.can(ANN, "get", "pods", "default")
+def test_revoking_takes_effect_with_the_next_question(policies):
+    policies.bind("view", ANN_SUBJECT, "default")
+    assert policies.can(ANN, "get", "pods", "default")
+    policies.remove(RBAC, "rolebindings", "default", "test")
+    assert not policies.can(ANN, "get", "pods", "default")
 
 
-def test_subjects_may_be_groups_and_service_accounts(world):
+def test_subjects_may_be_groups_and_service_accounts(policies):
     robot = service_account_user("drivers", "gpu")
-    world.bind("view", {"kind": "ServiceAccount", "name": "gpu"}, "drivers", name="a")
-    assert world.can(robot, "get", "pods", "drivers"), "the namespace defaults to the binding's"
-    world.bind("view", {"kind": "Group", "name": "system:serviceaccounts:drivers"}, name="b")
-    assert world.can(robot, "get", "pods", "elsewhere")
-    world.bind("cluster-admin", {"kind": "ServiceAccount", "name": "gpu"}, name="c")
-    assert not world.can(robot, "get", "secrets"), "a cluster binding must name the namespace"
+    policies.bind("view", {"kind": "ServiceAccount", "name": "gpu"}, "drivers", name="a")
+    assert policies.can(robot, "get", "pods", "drivers"), "the namespace defaults to the binding's"
+    policies.bind("view", {"kind": "Group", "name": "system:serviceaccounts:drivers"}, name="b")
+    assert policies.can(robot, "get", "pods", "elsewhere")
+    policies.bind("cluster-admin", {"kind": "ServiceAccount", "name": "gpu"}, name="c")
+    assert not policies.can(robot, "get", "secrets"), "a cluster binding must name the namespace"
 
 
-def test_custom_roles_join_aggregated_ones_by_label(world):
-    world.bind("view", ANN_SUBJECT)
-    assert not world.can(ANN, "get", "example.com:widgets")
+def test_custom_roles_join_aggregated_ones_by_label(policies):
+    policies.bind("view", ANN_SUBJECT)
+    assert not policies.can(ANN, "get", "example.com:widgets")
     rule = {"verbs": ["get"], "apiGroups": ["example.com"], "resources": ["widgets"]}
     labels = {f"{RBAC}/aggregate-to-view": "true"}
-    world.put(RBAC, "clusterroles", {"metadata": {"name": "widgets", "labels": labels}, "rules": [rule]})
-    assert world.can(ANN, "get", "example.com:widgets")
+    policies.put(RBAC, "clusterroles", {"metadata": {"name": "widgets", "labels": labels}, "rules": [rule]})
+    assert policies.can(ANN, "get", "example.com:widgets")
 
 
 def test_rules_match_names_subresources_and_stars():
@@ -203,33 +203,33 @@ def test_rules_match_names_subresources_and_stars():
     assert not rule.allows("get", "apps", "pods", "", "a")
 
 
-def test_a_repeated_question_costs_microseconds(world):
+def test_a_repeated_question_costs_microseconds(policies):
     for number in range(300):
-        world.bind("view", {"kind": "User", "name": f"user{number}"}, f"ns{number}", name="v")
+        policies.bind("view", {"kind": "User", "name": f"user{number}"}, f"ns{number}", name="v")
     asked = Attributes(ANN, "list", "", "pods", namespace="ns7")
-    world.authorizer.authorize(asked)
+    policies.authorizer.authorize(asked)
 
     def seconds_each(count=100):
         start = time.perf_counter()
         for _ in range(count):
-            world.authorizer.authorize(asked)
+            policies.authorizer.authorize(asked)
         return (time.perf_counter() - start) / count
 
     # The quickest of many: whatever else the machine does, it does not do it all the time.
     assert min(seconds_each() for _ in range(20)) < 100e-6
 
 
-def test_what_strangers_ask_does_not_fill_the_memory(world):
+def test_what_strangers_ask_does_not_fill_the_memory(policies):
     for number in range(50):
-        world.authorizer.authorize(Attributes(ANONYMOUS, "get", path=f"/{'x' * 5000}{number}"))
-        world.authorizer.authorize(Attributes(ANONYMOUS, "get", "", "pods", name=f"{'x' * 5000}{number}"))
-    assert len(world.authorizer._answers) == 0
+        policies.authorizer.authorize(Attributes(ANONYMOUS, "get", path=f"/{'x' * 5000}{number}"))
+        policies.authorizer.authorize(Attributes(ANONYMOUS, "get", "", "pods", name=f"{'x' * 5000}{number}"))
+    assert len(policies.authorizer._answers) == 0
 
 
-def test_refusals_are_worded_as_kubernetes_words_them(world):
+def test_refusals_are_worded_as_kubernetes_words_them(policies):
     asked = Attributes(ANONYMOUS, "list", RESOURCE, "resourceclaims", namespace="default")
     with pytest.raises(ApiError) as caught:
-        world.authorizer.check(asked)
+        policies.authorizer.check(asked)
     assert caught.value.message == (
         'resourceclaims.resource.k8s.io is forbidden: User "system:anonymous" cannot list resource "resourceclaims" '
         'in API group "resource.k8s.io" in the namespace "default"'
@@ -273,30 +273,32 @@ def test_every_binding_refers_to_an_existing_role():
 # --- nodes --------------------------------------------------------------------------------------
 
 
-def test_a_node_reads_only_what_its_pods_refer_to(world):
+def test_a_node_reads_only_what_its_pods_refer_to(policies):
     volumes = [{"name": "v", "projected": {"sources": [{"configMap": {"name": "settings"}}]}}]
-    world.put("", "pods", pod(volumes=volumes, resourceClaims=[{"name": "g", "resourceClaimName": "gpu"}]))
-    world.put("", "pods", pod("q", node="n2", resourceClaims=[{"name": "g", "resourceClaimName": "theirs"}]))
+    policies.put("", "pods", pod(volumes=volumes, resourceClaims=[{"name": "g", "resourceClaimName": "gpu"}]))
+    policies.put(
+        "", "pods", pod("q", node="n2", resourceClaims=[{"name": "g", "resourceClaimName": "theirs"}])
+    )
     for target, name in (
         (f"{RESOURCE}:resourceclaims", "gpu"),
         ("configmaps", "settings"),
         ("serviceaccounts", "builder"),
     ):
-        assert world.can(NODE, "get", target, "default", name)
-        assert not world.can(NODE, "get", target, "other", name)
-    assert not world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "theirs")
-    assert not world.can(NODE, "list", f"{RESOURCE}:resourceclaims", "default")
-    assert not world.can(NODE, "update", f"{RESOURCE}:resourceclaims", "default", "gpu")
-    assert world.can(NODE, "create", "serviceaccounts/token", "default", "builder")
-    assert not world.can(NODE, "create", "serviceaccounts/token", "default", "other")
-    world.remove("", "pods", "default", "p")
-    assert not world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "gpu")
+        assert policies.can(NODE, "get", target, "default", name)
+        assert not policies.can(NODE, "get", target, "other", name)
+    assert not policies.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "theirs")
+    assert not policies.can(NODE, "list", f"{RESOURCE}:resourceclaims", "default")
+    assert not policies.can(NODE, "update", f"{RESOURCE}:resourceclaims", "default", "gpu")
+    assert policies.can(NODE, "create", "serviceaccounts/token", "default", "builder")
+    assert not policies.can(NODE, "create", "serviceaccounts/token", "default", "other")
+    policies.remove("", "pods", "default", "p")
+    assert not policies.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "gpu")
 
 
-def test_claims_made_from_templates_are_found_through_the_pod_status(world):
+def test_claims_made_from_templates_are_found_through_the_pod_status(policies):
     made = pod(resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}])
-    world.put("", "pods", made)
-    assert not world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "p-gpu-x")
+    policies.put("", "pods", made)
+    assert not policies.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "p-gpu-x")
     status = {
         "resourceClaimStatuses": [
             {"name": "gpu", "resourceClaimName": "p-gpu-x"},
@@ -304,62 +306,62 @@ def test_claims_made_from_templates_are_found_through_the_pod_status(world):
         ],
         "extendedResourceClaimStatus": {"resourceClaimName": "p-extended"},
     }
-    world.put("", "pods", made | {"status": status})
-    assert world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "p-gpu-x")
-    assert world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "p-extended")
-    assert not world.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "stolen")
+    policies.put("", "pods", made | {"status": status})
+    assert policies.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "p-gpu-x")
+    assert policies.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "p-extended")
+    assert not policies.can(NODE, "get", f"{RESOURCE}:resourceclaims", "default", "stolen")
 
 
-def test_a_mirror_pod_opens_nothing_to_the_node_that_made_it(world):
+def test_a_mirror_pod_opens_nothing_to_the_node_that_made_it(policies):
     mirror = pod(imagePullSecrets=[{"name": "pull"}])
     mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
-    world.put("", "pods", mirror)
-    assert not world.can(NODE, "get", "secrets", "default", "pull")
-    assert world.can(NODE, "get", "pods", "default", "p"), "but the pod itself is the node's"
+    policies.put("", "pods", mirror)
+    assert not policies.can(NODE, "get", "secrets", "default", "pull")
+    assert policies.can(NODE, "get", "pods", "default", "p"), "but the pod itself is the node's"
 
 
-def test_a_node_touches_only_its_own_slices(world):
-    world.put(RESOURCE, "resourceslices", {"metadata": {"name": "mine"}, "spec": {"nodeName": "n1"}})
-    world.put(RESOURCE, "resourceslices", {"metadata": {"name": "theirs"}, "spec": {"nodeName": "n2"}})
+def test_a_node_touches_only_its_own_slices(policies):
+    policies.put(RESOURCE, "resourceslices", {"metadata": {"name": "mine"}, "spec": {"nodeName": "n1"}})
+    policies.put(RESOURCE, "resourceslices", {"metadata": {"name": "theirs"}, "spec": {"nodeName": "n2"}})
     slices = f"{RESOURCE}:resourceslices"
     for verb in ("get", "update", "patch", "delete"):
-        assert world.can(NODE, verb, slices, name="mine")
-        assert not world.can(NODE, verb, slices, name="theirs")
-        assert not world.can(NODE, verb, slices, name="absent")
+        assert policies.can(NODE, verb, slices, name="mine")
+        assert not policies.can(NODE, verb, slices, name="theirs")
+        assert not policies.can(NODE, verb, slices, name="absent")
     for verb in ("list", "watch", "deletecollection"):
-        assert world.can(NODE, verb, slices, selector=[("spec.nodeName", "=", "n1")])
-        assert not world.can(NODE, verb, slices, selector=[("spec.nodeName", "=", "n2")])
-        assert not world.can(NODE, verb, slices, selector=[("spec.nodeName", "!=", "n1")])
-        assert not world.can(NODE, verb, slices)
-    assert world.can(NODE, "create", slices)
+        assert policies.can(NODE, verb, slices, selector=[("spec.nodeName", "=", "n1")])
+        assert not policies.can(NODE, verb, slices, selector=[("spec.nodeName", "=", "n2")])
+        assert not policies.can(NODE, verb, slices, selector=[("spec.nodeName", "!=", "n1")])
+        assert not policies.can(NODE, verb, slices)
+    assert policies.can(NODE, "create", slices)
 
 
-def test_a_node_sees_its_own_node_pods_and_lease(world):
-    world.put("", "pods", pod())
-    world.put("", "pods", pod("q", node="n2"))
-    assert world.can(NODE, "get", "nodes", name="n1")
-    assert not world.can(NODE, "get", "nodes", name="n2")
-    assert not world.can(NODE, "list", "nodes")
-    assert world.can(NODE, "patch", "nodes/status", name="n1")
-    assert not world.can(NODE, "delete", "nodes", name="n1")
-    assert world.can(NODE, "get", "pods", "default", "p")
-    assert not world.can(NODE, "get", "pods", "default", "q")
-    assert world.can(NODE, "list", "pods", selector=[("spec.nodeName", "=", "n1")])
-    assert not world.can(NODE, "list", "pods")
-    assert world.can(NODE, "update", "coordination.k8s.io:leases", "kube-node-lease", "n1")
-    assert not world.can(NODE, "update", "coordination.k8s.io:leases", "kube-node-lease", "n2")
-    assert not world.can(NODE, "update", "coordination.k8s.io:leases", "default", "n1")
-    assert world.can(NODE, "create", "events", "default")
-    assert not world.can(NODE, "get", "secrets", "default", "any")
+def test_a_node_sees_its_own_node_pods_and_lease(policies):
+    policies.put("", "pods", pod())
+    policies.put("", "pods", pod("q", node="n2"))
+    assert policies.can(NODE, "get", "nodes", name="n1")
+    assert not policies.can(NODE, "get", "nodes", name="n2")
+    assert not policies.can(NODE, "list", "nodes")
+    assert policies.can(NODE, "patch", "nodes/status", name="n1")
+    assert not policies.can(NODE, "delete", "nodes", name="n1")
+    assert policies.can(NODE, "get", "pods", "default", "p")
+    assert not policies.can(NODE, "get", "pods", "default", "q")
+    assert policies.can(NODE, "list", "pods", selector=[("spec.nodeName", "=", "n1")])
+    assert not policies.can(NODE, "list", "pods")
+    assert policies.can(NODE, "update", "coordination.k8s.io:leases", "kube-node-lease", "n1")
+    assert not policies.can(NODE, "update", "coordination.k8s.io:leases", "kube-node-lease", "n2")
+    assert not policies.can(NODE, "update", "coordination.k8s.io:leases", "default", "n1")
+    assert policies.can(NODE, "create", "events", "default")
+    assert not policies.can(NODE, "get", "secrets", "default", "any")
 
 
-def test_a_refused_node_is_told_why(world):
+def test_a_refused_node_is_told_why(policies):
     asked = Attributes(NODE, "get", RESOURCE, "resourceslices", name="theirs")
     assert (
-        world.authorizer.authorize(asked).reason
+        policies.authorizer.authorize(asked).reason
         == "node: no relationship found between node 'n1' and this object"
     )
-    assert "field selector" in world.authorizer.authorize(Attributes(NODE, "list", "", "pods")).reason
+    assert "field selector" in policies.authorizer.authorize(Attributes(NODE, "list", "", "pods")).reason
 
 
 # --- status of claims ---------------------------------------------------------------------------
@@ -381,20 +383,22 @@ def status_attributes(user, verb="update"):
     return Attributes(user, verb, RESOURCE, "resourceclaims", "status", "default", "claim")
 
 
-def test_allocation_and_reservation_need_the_right_to_bind(world):
+def test_allocation_and_reservation_need_the_right_to_bind(policies):
     new = {"allocation": allocation("n1")}
-    assert world.authorizer.check_claim_status(status_attributes(SCHEDULER), new, {}) == []
-    (complaint,) = world.authorizer.check_claim_status(status_attributes(DRIVER_USER), new, {})
+    assert policies.authorizer.check_claim_status(status_attributes(SCHEDULER), new, {}) == []
+    (complaint,) = policies.authorizer.check_claim_status(status_attributes(DRIVER_USER), new, {})
     assert complaint.cause()["reason"] == "FieldValueForbidden"
     assert 'resource="resourceclaims/binding", verb="update"' in complaint.message()
-    assert world.authorizer.check_claim_status(status_attributes(DRIVER_USER), {"reservedFor": []}, {}) == []
+    assert (
+        policies.authorizer.check_claim_status(status_attributes(DRIVER_USER), {"reservedFor": []}, {}) == []
+    )
 
 
-def test_a_driver_writes_its_own_devices_on_its_own_node(world):
+def test_a_driver_writes_its_own_devices_on_its_own_node(policies):
     role = rbac_objects.driver_role("gpu.example")
-    world.put(RBAC, "clusterroles", role)
-    world.bind("dray:driver:gpu.example", {"kind": "ServiceAccount", "namespace": "d", "name": "gpu"})
-    check = world.authorizer.check_claim_status
+    policies.put(RBAC, "clusterroles", role)
+    policies.bind("dray:driver:gpu.example", {"kind": "ServiceAccount", "namespace": "d", "name": "gpu"})
+    check = policies.authorizer.check_claim_status
     old = {"allocation": allocation("n1")}
     own = old | {"devices": [device("gpu.example")]}
     assert check(status_attributes(DRIVER_USER), own, old) == []
@@ -411,12 +415,12 @@ def test_a_driver_writes_its_own_devices_on_its_own_node(world):
     assert check(status_attributes(DRIVER_USER), both | {"devices": [device("gpu.example")]}, both)
 
 
-def test_a_driver_for_arbitrary_nodes_needs_no_node(world):
-    world.put(RBAC, "clusterroles", rbac_objects.driver_role("net.example", arbitrary_nodes=True))
-    world.bind("dray:driver:net.example", ANN_SUBJECT)
+def test_a_driver_for_arbitrary_nodes_needs_no_node(policies):
+    policies.put(RBAC, "clusterroles", rbac_objects.driver_role("net.example", arbitrary_nodes=True))
+    policies.bind("dray:driver:net.example", ANN_SUBJECT)
     old = {"allocation": allocation("n9")}
     assert (
-        world.authorizer.check_claim_status(
+        policies.authorizer.check_claim_status(
             status_attributes(ANN), old | {"devices": [device("net.example")]}, old
         )
         == []
@@ -434,9 +438,9 @@ READ_SECRETS = {"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"]}
 READ_PODS = {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}
 
 
-def test_nobody_grants_what_they_lack(world):
-    check = world.authorizer.check_escalation
-    world.bind("admin", ANN_SUBJECT, "default")
+def test_nobody_grants_what_they_lack(policies):
+    check = policies.authorizer.check_escalation
+    policies.bind("admin", ANN_SUBJECT, "default")
     check(ANN, "roles", "default", role(READ_PODS), None)
     check(ADMIN, "clusterroles", "", role({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}), None)
     with pytest.raises(ApiError) as caught:
@@ -456,8 +460,8 @@ def test_nobody_grants_what_they_lack(world):
         )
 
 
-def test_nobody_binds_what_they_lack_without_the_verb_bind(world):
-    world.bind("admin", ANN_SUBJECT, "default")
+def test_nobody_binds_what_they_lack_without_the_verb_bind(policies):
+    policies.bind("admin", ANN_SUBJECT, "default")
 
     def binding(name):
         return {
@@ -465,11 +469,11 @@ def test_nobody_binds_what_they_lack_without_the_verb_bind(world):
             "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
         }
 
-    world.authorizer.check_escalation(ANN, "rolebindings", "default", binding("view"), None)
+    policies.authorizer.check_escalation(ANN, "rolebindings", "default", binding("view"), None)
     with pytest.raises(ApiError, match="not currently held"):
-        world.authorizer.check_escalation(ANN, "rolebindings", "default", binding("cluster-admin"), None)
+        policies.authorizer.check_escalation(ANN, "rolebindings", "default", binding("cluster-admin"), None)
     with pytest.raises(ApiError) as caught:
-        world.authorizer.check_escalation(ANN, "rolebindings", "default", binding("absent"), None)
+        policies.authorizer.check_escalation(ANN, "rolebindings", "default", binding("absent"), None)
     assert caught.value.code == 404
     right = {
         "verbs": ["bind"],
@@ -477,21 +481,21 @@ def test_nobody_binds_what_they_lack_without_the_verb_bind(world):
         "resources": ["clusterroles"],
         "resourceNames": ["cluster-admin"],
     }
-    world.put(RBAC, "clusterroles", role(right, name="binder"))
-    world.bind("binder", ANN_SUBJECT, name="binder")
-    world.authorizer.check_escalation(ANN, "rolebindings", "default", binding("cluster-admin"), None)
+    policies.put(RBAC, "clusterroles", role(right, name="binder"))
+    policies.bind("binder", ANN_SUBJECT, name="binder")
+    policies.authorizer.check_escalation(ANN, "rolebindings", "default", binding("cluster-admin"), None)
 
 
-def test_the_verb_escalate_and_unchanged_rules_pass(world):
+def test_the_verb_escalate_and_unchanged_rules_pass(policies):
     old = role(READ_SECRETS)
     touched = old | {"metadata": {"name": "r", "finalizers": ["x/y"]}}
-    world.authorizer.check_escalation(ANN, "clusterroles", "", touched, old)
+    policies.authorizer.check_escalation(ANN, "clusterroles", "", touched, old)
     with pytest.raises(ApiError):
-        world.authorizer.check_escalation(ANN, "clusterroles", "", role(READ_SECRETS, READ_PODS), old)
+        policies.authorizer.check_escalation(ANN, "clusterroles", "", role(READ_SECRETS, READ_PODS), old)
     right = {"verbs": ["escalate"], "apiGroups": [RBAC], "resources": ["clusterroles"]}
-    world.put(RBAC, "clusterroles", role(right, name="escalator"))
-    world.bind("escalator", ANN_SUBJECT)
-    world.authorizer.check_escalation(ANN, "clusterroles", "", role(READ_SECRETS, READ_PODS), old)
+    policies.put(RBAC, "clusterroles", role(right, name="escalator"))
+    policies.bind("escalator", ANN_SUBJECT)
+    policies.authorizer.check_escalation(ANN, "clusterroles", "", role(READ_SECRETS, READ_PODS), old)
 
 
 # --- reviews and impersonation --------------------------------------------------------------------
@@ -501,10 +505,10 @@ def ask(**attributes):
     return {"spec": {"resourceAttributes": attributes}}
 
 
-def test_access_reviews_answer_for_oneself_and_for_others(world):
-    world.bind("view", ANN_SUBJECT, "default")
+def test_access_reviews_answer_for_oneself_and_for_others(policies):
+    policies.bind("view", ANN_SUBJECT, "default")
     own = access_reviews.self_subject_access_review(
-        world.authorizer, ANN, ask(verb="get", resource="pods", namespace="default")
+        policies.authorizer, ANN, ask(verb="get", resource="pods", namespace="default")
     )
     assert own["status"]["allowed"] is True
     assert own["status"]["reason"].startswith(
@@ -512,11 +516,11 @@ def test_access_reviews_answer_for_oneself_and_for_others(world):
     )
     question = ask(verb="get", resource="secrets", namespace="default")
     question["spec"]["user"] = "ann"
-    assert access_reviews.subject_access_review(world.authorizer, question)["status"] == {"allowed": False}
-    assert access_reviews.local_subject_access_review(world.authorizer, "default", question)["status"] == {
+    assert access_reviews.subject_access_review(policies.authorizer, question)["status"] == {"allowed": False}
+    assert access_reviews.local_subject_access_review(policies.authorizer, "default", question)["status"] == {
         "allowed": False
     }
-    admin = access_reviews.self_subject_access_review(world.authorizer, ADMIN, ask(verb="*", resource="*"))
+    admin = access_reviews.self_subject_access_review(policies.authorizer, ADMIN, ask(verb="*", resource="*"))
     assert admin["status"] == {"allowed": True}
 
 
@@ -535,25 +539,25 @@ def test_access_reviews_answer_for_oneself_and_for_others(world):
         ),
     ],
 )
-def test_incomplete_questions_are_invalid(world, call, field):
+def test_incomplete_questions_are_invalid(policies, call, field):
     with pytest.raises(ApiError) as caught:
-        call(world.authorizer)
+        call(policies.authorizer)
     assert caught.value.code == 422
     assert [cause["field"] for cause in caught.value.details["causes"]] == [field]
 
 
-def test_rules_reviews_list_rights(world):
-    world.bind("view", ANN_SUBJECT, "default")
+def test_rules_reviews_list_rights(policies):
+    policies.bind("view", ANN_SUBJECT, "default")
     answer = access_reviews.self_subject_rules_review(
-        world.authorizer, ANN, {"spec": {"namespace": "default"}}
+        policies.authorizer, ANN, {"spec": {"namespace": "default"}}
     )
     assert any("pods" in rule["resources"] for rule in answer["status"]["resourceRules"])
     assert any("/apis" in rule["nonResourceURLs"] for rule in answer["status"]["nonResourceRules"])
     everything = access_reviews.self_subject_rules_review(
-        world.authorizer, ADMIN, {"spec": {"namespace": "default"}}
+        policies.authorizer, ADMIN, {"spec": {"namespace": "default"}}
     )
     assert everything["status"]["resourceRules"][0]["resources"] == ["*"]
-    assert access_reviews.self_subject_rules_review(world.authorizer, NODE, {"spec": {"namespace": "x"}})[
+    assert access_reviews.self_subject_rules_review(policies.authorizer, NODE, {"spec": {"namespace": "x"}})[
         "status"
     ]["incomplete"]
 
@@ -579,35 +583,35 @@ def test_who_am_i_tells_name_groups_and_extra():
     assert answer["status"]["userInfo"]["extra"] == {NODE_NAME: ["n1"]}
 
 
-def acting(world, sender, path="/api/v1/nodes", method="GET", **headers):
+def acting(policies, sender, path="/api/v1/nodes", method="GET", **headers):
     named = {f"impersonate-{key.replace('_', '-')}": value for key, value in headers.items()}
-    return access_reviews.impersonated(Request(method, path, headers=named), sender, world.authorizer)
+    return access_reviews.impersonated(Request(method, path, headers=named), sender, policies.authorizer)
 
 
-def test_impersonation_completes_the_user(world):
-    assert acting(world, ANN) is ANN
-    bob = acting(world, ADMIN, user="bob", group="dev, ops", extra_team="a", uid="9")
+def test_impersonation_completes_the_user(policies):
+    assert acting(policies, ANN) is ANN
+    bob = acting(policies, ADMIN, user="bob", group="dev, ops", extra_team="a", uid="9")
     assert (bob.name, bob.groups, bob.extra, bob.uid) == (
         "bob",
         ("dev", "ops", "system:authenticated"),
         {"team": ("a",)},
         "9",
     )
-    robot = acting(world, ADMIN, user="system:serviceaccount:d:gpu")
+    robot = acting(policies, ADMIN, user="system:serviceaccount:d:gpu")
     assert robot.groups == ("system:serviceaccounts", "system:serviceaccounts:d", "system:authenticated")
-    assert acting(world, ADMIN, user="system:anonymous").groups == ("system:unauthenticated",)
-    assert acting(world, ADMIN, user="system:node:n1").groups == ("system:nodes", "system:authenticated")
+    assert acting(policies, ADMIN, user="system:anonymous").groups == ("system:unauthenticated",)
+    assert acting(policies, ADMIN, user="system:node:n1").groups == ("system:nodes", "system:authenticated")
 
 
-def test_impersonation_needs_rights_and_a_user(world):
+def test_impersonation_needs_rights_and_a_user(policies):
     with pytest.raises(ApiError) as caught:
-        acting(world, ANN, user="bob")
+        acting(policies, ANN, user="bob")
     assert caught.value.message == (
         'nodes is forbidden: User "ann" cannot impersonate-on:user-info:list resource "nodes" in API group "" '
         "at the cluster scope"
     )
     with pytest.raises(ApiError) as caught:
-        acting(world, ADMIN, group="dev")
+        acting(policies, ADMIN, group="dev")
     assert caught.value.code == 400
     assert (
         'Groups:[]string{"dev"}, Extra:map[string][]string(nil)} without impersonating'
@@ -615,38 +619,39 @@ def test_impersonation_needs_rights_and_a_user(world):
     )
 
 
-def grant(world, *rules, name="granted"):
-    world.put(RBAC, "clusterroles", role(*rules, name=name))
-    world.bind(name, ANN_SUBJECT, name=name)
+def grant(policies, *rules, name="granted"):
+    policies.put(RBAC, "clusterroles", role(*rules, name=name))
+    policies.bind(name, ANN_SUBJECT, name=name)
 
 
-def test_the_old_right_to_impersonate_covers_every_request(world):
+def test_the_old_right_to_impersonate_covers_every_request(policies):
     grant(
-        world, {"verbs": ["impersonate"], "apiGroups": [""], "resources": ["users"], "resourceNames": ["bob"]}
+        policies,
+        {"verbs": ["impersonate"], "apiGroups": [""], "resources": ["users"], "resourceNames": ["bob"]},
     )
-    assert acting(world, ANN, user="bob").name == "bob"
-    assert acting(world, ANN, "/api/v1/secrets", user="bob").name == "bob"
+    assert acting(policies, ANN, user="bob").name == "bob"
+    assert acting(policies, ANN, "/api/v1/secrets", user="bob").name == "bob"
     for headers in ({"user": "eve"}, {"user": "bob", "group": "dev"}, {"user": "bob", "uid": "1"}):
         with pytest.raises(ApiError):
-            acting(world, ANN, **headers)
+            acting(policies, ANN, **headers)
 
 
-def test_constrained_impersonation_is_for_named_requests_only(world):
+def test_constrained_impersonation_is_for_named_requests_only(policies):
     users = {
         "verbs": ["impersonate:user-info"],
         "apiGroups": ["authentication.k8s.io"],
         "resources": ["users"],
     }
     lists = {"verbs": ["impersonate-on:user-info:list"], "apiGroups": [""], "resources": ["nodes"]}
-    grant(world, users, lists)
-    assert acting(world, ANN, user="bob").name == "bob"
+    grant(policies, users, lists)
+    assert acting(policies, ANN, user="bob").name == "bob"
     with pytest.raises(ApiError):
-        acting(world, ANN, "/api/v1/nodes/n1", user="bob")
+        acting(policies, ANN, "/api/v1/nodes/n1", user="bob")
     with pytest.raises(ApiError):
-        acting(world, ANN, user="system:serviceaccount:d:gpu")
+        acting(policies, ANN, user="system:serviceaccount:d:gpu")
 
 
-def test_a_service_account_may_act_for_its_own_node(world):
+def test_a_service_account_may_act_for_its_own_node(policies):
     subject = {"kind": "ServiceAccount", "namespace": "d", "name": "gpu"}
     nodes = {
         "verbs": ["impersonate:associated-node"],
@@ -654,17 +659,17 @@ def test_a_service_account_may_act_for_its_own_node(world):
         "resources": ["nodes"],
     }
     gets = {"verbs": ["impersonate-on:associated-node:get"], "apiGroups": [""], "resources": ["pods"]}
-    world.put(RBAC, "clusterroles", role(nodes, gets, name="agent"))
-    world.bind("agent", subject, name="agent")
+    policies.put(RBAC, "clusterroles", role(nodes, gets, name="agent"))
+    policies.bind("agent", subject, name="agent")
     pod_path = "/api/v1/namespaces/default/pods/p"
-    assert acting(world, DRIVER_USER, pod_path, user="system:node:n1").groups == (
+    assert acting(policies, DRIVER_USER, pod_path, user="system:node:n1").groups == (
         "system:nodes",
         "system:authenticated",
     )
     with pytest.raises(ApiError):
-        acting(world, DRIVER_USER, pod_path, user="system:node:n2")
+        acting(policies, DRIVER_USER, pod_path, user="system:node:n2")
     with pytest.raises(ApiError):
-        acting(world, DRIVER_USER, pod_path, user="system:node:n1", group="extra")
+        acting(policies, DRIVER_USER, pod_path, user="system:node:n1", group="extra")
 
 
 def test_a_binding_and_a_role_of_twenty_thousand_lines_are_read_quickly():

@@ -11,7 +11,7 @@ from conditions import until
 from server_cluster import CLAIMS, MERGE, claim, running_cluster
 
 from dray.server.audit import DEFAULT_POLICY, AuditFile, PolicyError, audit_file, audit_log, parse_policy
-from dray.server.audit.audit_policy import LEVEL_NAMES, Asked
+from dray.server.audit.audit_policy import LEVEL_NAMES, RequestFacts
 from dray.server.requests.users import User
 
 ANN = User("ann", groups=("dev", "system:authenticated"))
@@ -54,7 +54,7 @@ def recorded(policy=EVERYTHING, **settings):
 def judged(rules, **asked):
     policy = parse_policy(HEAD + "rules:\n" + rules)
     found = {"user": ANN, "verb": "get", "is_resource": True, "group": "", "resource": "pods", **asked}
-    return LEVEL_NAMES[policy.judge(Asked(**found)).level]
+    return LEVEL_NAMES[policy.judge(RequestFacts(**found)).level]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,9 @@ def test_the_default_records_writes_commands_and_secrets_but_no_heartbeats():
     policy = parse_policy(DEFAULT_POLICY)
 
     def level(verb, group, resource, subresource=""):
-        return LEVEL_NAMES[policy.judge(Asked(ANN, verb, True, "", group, resource, subresource)).level]
+        return LEVEL_NAMES[
+            policy.judge(RequestFacts(ANN, verb, True, "", group, resource, subresource)).level
+        ]
 
     assert level("create", "", "pods") == "Metadata"
     assert level("get", "", "pods") == "None"

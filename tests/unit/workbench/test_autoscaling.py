@@ -170,8 +170,8 @@ def test_from_zero_the_cheapest_group_that_serves_the_claims_grows():
 
 def test_what_was_asked_for_is_not_asked_for_again_while_it_starts():
     coming = [Instance(f"ws-{number}", "ws", CREATING, 0.0) for number in range(3)]
-    world = cluster(**waiting(5))
-    assert plan_scaling(world, states(*coming), catalogue(), now=1.0).increases == ()
+    cloud = cluster(**waiting(5))
+    assert plan_scaling(cloud, states(*coming), catalogue(), now=1.0).increases == ()
     # A node that has joined but whose drivers have not published yet is coming still.
     bare = cluster([("ws", "ws-0")], **waiting(5))
     bare.slices.clear()
@@ -211,7 +211,7 @@ def test_a_node_goes_only_when_nobody_has_used_it_for_the_whole_time():
     ]
     leaving = pod("l", node="leaving", phase="Failed")
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    world = cluster(
+    cloud = cluster(
         nodes,
         pods=[
             pod("a", node="pod", phase="Running"),
@@ -221,29 +221,29 @@ def test_a_node_goes_only_when_nobody_has_used_it_for_the_whole_time():
         ],
         claims=[claim("a", device=("pod", "gpu-0")), claim("x", device=("claimed", "gpu-1")), claim("c")],
     )
-    kept = next(node for node in world.nodes if node.metadata.name == "kept")
-    world.nodes[world.nodes.index(kept)] = msgspec.structs.replace(
+    kept = next(node for node in cloud.nodes if node.metadata.name == "kept")
+    cloud.nodes[cloud.nodes.index(kept)] = msgspec.structs.replace(
         kept,
         metadata=msgspec.structs.replace(kept.metadata, annotations={KEEP_ANNOTATION: "true"}),
     )
     own = catalogue({"name": "ws", "profile": "workstation", "price": 2})
     instances = [Instance(name, "ws") for _, name in nodes]
-    first = plan_scaling(world, states(*instances, found=own), own, now=100.0)
+    first = plan_scaling(cloud, states(*instances, found=own), own, now=100.0)
     assert first.removals == ()
     assert set(first.idle_since) == {"idle", "daemon", "ended", "needed"}
     later = plan_scaling(
-        world, states(*instances, found=own), own, now=700.0, idle_since={**first.idle_since, "needed": 650.0}
+        cloud, states(*instances, found=own), own, now=700.0, idle_since={**first.idle_since, "needed": 650.0}
     )
     assert [each.node for each in later.removals] == ["daemon", "ended", "idle"]
     # Use in between begins the time again.
-    assert plan_scaling(world, states(*instances, found=own), own, now=700.0).removals == ()
+    assert plan_scaling(cloud, states(*instances, found=own), own, now=700.0).removals == ()
 
 
 def test_a_node_that_a_waiting_pod_will_get_stays():
     own = catalogue({"name": "ws", "profile": "workstation", "price": 2})
-    world = cluster([("ws", "ws-1")], **waiting(1), found=own)
+    cloud = cluster([("ws", "ws-1")], **waiting(1), found=own)
     plan = plan_scaling(
-        world, states(Instance("ws-1", "ws"), found=own), own, now=9999.0, idle_since={"ws-1": 0.0}
+        cloud, states(Instance("ws-1", "ws"), found=own), own, now=9999.0, idle_since={"ws-1": 0.0}
     )
     assert (plan.increases, plan.removals, dict(plan.idle_since)) == ((), (), {})
 
@@ -252,8 +252,8 @@ def test_gated_ended_and_leaving_pods_want_no_node():
     leaving = pod("c")
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     pods = [pod("a", gates=["wait"]), pod("b", phase="Failed"), leaving]
-    world = cluster(pods=pods, claims=[claim("a"), claim("b"), claim("c")])
-    assert plan_scaling(world, states(), catalogue(), now=0.0).increases == ()
+    cloud = cluster(pods=pods, claims=[claim("a"), claim("b"), claim("c")])
+    assert plan_scaling(cloud, states(), catalogue(), now=0.0).increases == ()
 
 
 def test_a_machine_that_fails_or_never_joins_is_given_up_and_its_group_does_not_grow():
@@ -274,10 +274,10 @@ def test_pods_of_a_compute_class_get_nodes_with_its_label():
         classes=[{"name": "big", "priorities": [{"nodeTypes": ["l40s"]}]}],
     )
     assert [each.name for each in groups_of(own)] == ["ws", "l40s", "l40s.big"]
-    world = cluster(
+    cloud = cluster(
         pods=[pod("a", selector={"dray.dev/compute-class": "big"})], claims=[claim("a")], found=own
     )
-    plan = plan_scaling(world, states(found=own), own, now=0.0)
+    plan = plan_scaling(cloud, states(found=own), own, now=0.0)
     assert [each.group for each in plan.increases] == ["l40s.big"]
     node, _ = groups_of(own)[2].instance("n")
     assert node.metadata.labels["dray.dev/compute-class"] == "big"
@@ -335,7 +335,7 @@ async def test_groups_of_one_type_share_its_most():
 # --- the controller -----------------------------------------------------------------
 
 
-class World:
+class SimulatedCloud:
     """A controller on a small API server, whose machines join when told to."""
 
     def __init__(self, found=None, **options):
@@ -379,76 +379,76 @@ class World:
 
 @pytest.mark.asyncio
 async def test_one_two_one():
-    world = World(
+    cloud = SimulatedCloud(
         catalogue({"name": "ws", "profile": "workstation", "price": 2, "min": 1, "max": 4}), idle_seconds=60
     )
-    await world.scaler.step()
-    assert list(world.machines.found) == ["ws-n1"]
-    world.machines.join("ws-n1")
-    world.put(*waiting(3)["claims"], *waiting(3)["pods"])
-    await world.scaler.step()
-    assert list(world.machines.found) == ["ws-n1", "ws-n2"]
-    assert ("p0", "TriggeredScaleUp") in {event[:2] for event in world.events} or len(world.events) == 1
-    world.machines.join("ws-n2")
+    await cloud.scaler.step()
+    assert list(cloud.machines.found) == ["ws-n1"]
+    cloud.machines.join("ws-n1")
+    cloud.put(*waiting(3)["claims"], *waiting(3)["pods"])
+    await cloud.scaler.step()
+    assert list(cloud.machines.found) == ["ws-n1", "ws-n2"]
+    assert ("p0", "TriggeredScaleUp") in {event[:2] for event in cloud.events} or len(cloud.events) == 1
+    cloud.machines.join("ws-n2")
     for number in range(3):
-        del world.api.objects[f"{PODS.path('ns')}/p{number}"]
-        del world.api.objects[f"{CLAIMS.path('ns')}/p{number}"]
-    await world.scaler.step()
-    world.now = 59.0
-    await world.scaler.step()
-    assert {each.state for each in world.machines.instances()} == {RUNNING}
-    world.now = 61.0
-    await world.scaler.step()
-    assert world.groups.state("ws").size == 1
-    assert any("goes: nobody has used it for 60 s" in text for text in world.said)
+        del cloud.api.objects[f"{PODS.path('ns')}/p{number}"]
+        del cloud.api.objects[f"{CLAIMS.path('ns')}/p{number}"]
+    await cloud.scaler.step()
+    cloud.now = 59.0
+    await cloud.scaler.step()
+    assert {each.state for each in cloud.machines.instances()} == {RUNNING}
+    cloud.now = 61.0
+    await cloud.scaler.step()
+    assert cloud.groups.state("ws").size == 1
+    assert any("goes: nobody has used it for 60 s" in text for text in cloud.said)
 
 
 @pytest.mark.asyncio
 async def test_a_pod_that_comes_between_the_cordon_and_the_last_look_saves_its_node():
-    world = World(idle_seconds=60)
-    await world.groups.increase("ws", 1)
-    world.machines.join("ws-n1")
-    await world.scaler.step()
-    world.now = 100.0
+    cloud = SimulatedCloud(idle_seconds=60)
+    await cloud.groups.increase("ws", 1)
+    cloud.machines.join("ws-n1")
+    await cloud.scaler.step()
+    cloud.now = 100.0
 
     def bind():
-        assert world.node("ws-n1")["spec"]["unschedulable"] is True
-        world.put(claim("late", device=("ws-n1", "gpu-0")), pod("late", node="ws-n1", phase="Running"))
+        assert cloud.node("ws-n1")["spec"]["unschedulable"] is True
+        cloud.put(claim("late", device=("ws-n1", "gpu-0")), pod("late", node="ws-n1", phase="Running"))
 
-    world.in_between = bind
-    await world.scaler.step()
-    assert world.machines.found["ws-n1"].state == RUNNING
-    assert not world.node("ws-n1")["spec"].get("unschedulable")
-    assert any("stays: a pod came" in text for text in world.said)
+    cloud.in_between = bind
+    await cloud.scaler.step()
+    assert cloud.machines.found["ws-n1"].state == RUNNING
+    assert not cloud.node("ws-n1")["spec"].get("unschedulable")
+    assert any("stays: a pod came" in text for text in cloud.said)
 
 
 @pytest.mark.asyncio
 async def test_a_removal_that_a_killed_process_began_is_given_back_or_done():
-    world = World(idle_seconds=60)
-    await world.groups.increase("ws", 1)
-    world.machines.join("ws-n1")
-    node = world.node("ws-n1")
+    cloud = SimulatedCloud(idle_seconds=60)
+    await cloud.groups.increase("ws", 1)
+    cloud.machines.join("ws-n1")
+    node = cloud.node("ws-n1")
     node["metadata"].setdefault("annotations", {})["dray.dev/scale-down"] = "true"
     node["spec"]["unschedulable"] = True
-    await world.scaler.step()
-    assert not world.node("ws-n1")["spec"].get("unschedulable")
-    assert "dray.dev/scale-down" not in (world.node("ws-n1")["metadata"].get("annotations") or {})
+    await cloud.scaler.step()
+    assert not cloud.node("ws-n1")["spec"].get("unschedulable")
+    assert "dray.dev/scale-down" not in (cloud.node("ws-n1")["metadata"].get("annotations") or {})
 
 
 @pytest.mark.asyncio
 async def test_a_node_that_an_administrator_cordoned_stays_cordoned():
-    world = World()
-    await world.groups.increase("ws", 1)
-    world.machines.join("ws-n1")
-    world.node("ws-n1")["spec"]["unschedulable"] = True
-    await world.scaler.step()
-    assert world.node("ws-n1")["spec"]["unschedulable"] is True
+    cloud = SimulatedCloud()
+    await cloud.groups.increase("ws", 1)
+    cloud.machines.join("ws-n1")
+    cloud.node("ws-n1")["spec"]["unschedulable"] = True
+    await cloud.scaler.step()
+    assert cloud.node("ws-n1")["spec"]["unschedulable"] is True
 
 
 @pytest.mark.asyncio
 async def test_a_pod_that_no_group_serves_is_told_why_once_and_planned_for_once_a_minute(monkeypatch):
-    world = World()
-    world.put(claim("huge", memory="4Ti"), pod("huge"))
+    cloud = SimulatedCloud()
+    cloud.put(claim("huge", memory="4Ti"), pod("huge"))
     planned = []
     real = plan_scaling
 
@@ -457,28 +457,30 @@ async def test_a_pod_that_no_group_serves_is_told_why_once_and_planned_for_once_
         return real(snapshot, *args, **kwargs)
 
     monkeypatch.setattr("dray.workbench.autoscaling.controller.plan_scaling", counting)
-    for world.now in (0.0, 5.0, 59.0, 61.0):
-        await world.scaler.step()
+    for cloud.now in (0.0, 5.0, 59.0, 61.0):
+        await cloud.scaler.step()
     assert planned == [1, 0, 0, 1]
-    [event] = world.events
+    [event] = cloud.events
     assert event[:2] == ("huge", "NotTriggerScaleUp")
     assert "l40s" in event[2]
 
 
 @pytest.mark.asyncio
 async def test_a_machine_that_failed_is_removed_even_below_the_least_size():
-    world = World(catalogue({"name": "ws", "profile": "workstation", "price": 2, "min": 1, "max": 4}))
-    await world.scaler.step()
-    world.machines.found["ws-n1"] = Instance("ws-n1", "ws", FAILED, 0.0, "port taken")
-    await world.scaler.step()
-    assert world.machines.found["ws-n1"].state == DELETING
-    assert any("given up: port taken" in text for text in world.said)
-    world.machines.leave("ws-n1")
-    await world.scaler.step()
-    assert world.machines.found == {}  # it waits
-    world.now = 301.0
-    await world.scaler.step()
-    assert list(world.machines.found) == ["ws-n2"]
+    cloud = SimulatedCloud(
+        catalogue({"name": "ws", "profile": "workstation", "price": 2, "min": 1, "max": 4})
+    )
+    await cloud.scaler.step()
+    cloud.machines.found["ws-n1"] = Instance("ws-n1", "ws", FAILED, 0.0, "port taken")
+    await cloud.scaler.step()
+    assert cloud.machines.found["ws-n1"].state == DELETING
+    assert any("given up: port taken" in text for text in cloud.said)
+    cloud.machines.leave("ws-n1")
+    await cloud.scaler.step()
+    assert cloud.machines.found == {}  # it waits
+    cloud.now = 301.0
+    await cloud.scaler.step()
+    assert list(cloud.machines.found) == ["ws-n2"]
 
 
 # --- cluster-autoscaler -------------------------------------------------------------

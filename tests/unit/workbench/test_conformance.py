@@ -11,7 +11,7 @@ from dray.sim.snapshot import Snapshot
 from dray.workbench.conformance import checks
 from dray.workbench.conformance.checks import IMPLEMENTED, NOT, NOT_APPLICABLE, PARTLY, Environment, Verdict
 from dray.workbench.conformance.report import as_html, checklist, failed
-from dray.workbench.conformance.requirements import REQUIREMENTS, VERSIONS, asked
+from dray.workbench.conformance.requirements import REQUIREMENTS, VERSIONS, requirements_of
 from dray.workbench.doctor import Finding
 
 HEALTHY = {
@@ -194,7 +194,7 @@ def test_every_requirement_is_checked_or_says_why_not():
     for each in REQUIREMENTS:
         assert bool(each.why_not) != (each.id in checks.CHECKS), each.id
     assert set(checks.CHECKS) <= {each.id for each in REQUIREMENTS}
-    assert [each.id for each in asked("v1.34")].count("gpu_sharing") == 0
+    assert [each.id for each in requirements_of("v1.34")].count("gpu_sharing") == 0
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -184,8 +184,10 @@ async def test_a_drain_taints_first_and_evicts_until_nobody_is_left():
     assert result.is_done and result.evicted == ["ns/a"] and api.effects == ["NoSchedule"]
     [rule] = [obj for path, obj in api.objects.items() if "devicetaintrules" in path]
     assert rule["metadata"]["annotations"][draining.REASON_ANNOTATION] == "fan"
-    wishes = [line for line in api.requests if "devicetaintrules" in line]
-    assert wishes and not any("evict" in line for line in api.requests[: api.requests.index(wishes[0])])
+    rule_writes = [line for line in api.requests if "devicetaintrules" in line]
+    assert rule_writes and not any(
+        "evict" in line for line in api.requests[: api.requests.index(rule_writes[0])]
+    )
 
 
 async def test_a_disruption_budget_stops_a_drain_and_a_second_drain_goes_on():

@@ -41,7 +41,7 @@ def hardware(*profiles):
     return snapshot
 
 
-def wish(snapshot, name, *requests, constraints=()):
+def add_claim(snapshot, name, *requests, constraints=()):
     snapshot.add(claim(name, requests, constraints, namespace="default"))
     snapshot.add(pod(name, [name], namespace="default"))
 
@@ -58,7 +58,7 @@ def after_placing(snapshot):
 
 def test_a_snapshot_survives_writing_and_reading(tmp_path):
     snapshot = hardware("workstation")
-    wish(snapshot, "a", request("g", "gpu.nvidia.com"))
+    add_claim(snapshot, "a", request("g", "gpu.nvidia.com"))
     snapshot.write(tmp_path / "s.json")
     again = load_snapshot([tmp_path / "s.json"])
     assert again.counts() == snapshot.counts()
@@ -119,7 +119,7 @@ def test_a_missing_file_is_named():
 def test_pods_take_what_earlier_pods_left():
     snapshot = hardware("workstation")
     for name in ("a", "b", "c"):
-        wish(snapshot, name, request("g", "gpu.nvidia.com"))
+        add_claim(snapshot, name, request("g", "gpu.nvidia.com"))
     outcome, inventory = after_placing(snapshot)
     assert [placed.devices[f"default/{placed.pod[8:]}"] for placed in outcome.placed] == [
         ["gpu.nvidia.com/workstation-0/gpu-0"],
@@ -132,7 +132,7 @@ def test_pods_take_what_earlier_pods_left():
 
 def test_draining_a_node_moves_its_pods():
     snapshot = hardware("workstation", "workstation")
-    wish(snapshot, "a", request("g", "gpu.nvidia.com", count=2))
+    add_claim(snapshot, "a", request("g", "gpu.nvidia.com", count=2))
     cluster = OfflineCluster(snapshot)
     (placed,) = cluster.place(list(cluster.pods.values())).placed
     moved = cluster.remove_node(placed.node)
@@ -150,7 +150,9 @@ def test_new_hardware_brings_its_classes():
 def test_a_cut_gpu_shows_its_slices_to_scale_and_blocks_the_whole():
     snapshot = hardware("dgx-a100-mig")
     for number, profile in enumerate(("3g.20gb", "1g.5gb")):
-        wish(snapshot, f"m{number}", request("g", "mig.nvidia.com", where=f"{GPU}.profile == '{profile}'"))
+        add_claim(
+            snapshot, f"m{number}", request("g", "mig.nvidia.com", where=f"{GPU}.profile == '{profile}'")
+        )
     _, inventory = after_placing(snapshot)
     row = next(row for row in inventory.devices.values() if row.device.name == "gpu-0")
     assert row.state == "blocked"
@@ -164,7 +166,7 @@ def test_a_cut_gpu_shows_its_slices_to_scale_and_blocks_the_whole():
 
 def test_shares_are_bars_and_count_for_utilisation():
     snapshot = hardware("l40s-shared")
-    wish(snapshot, "s", request("g", "gpu.nvidia.com", capacity={"requests": {"memory": "23034Mi"}}))
+    add_claim(snapshot, "s", request("g", "gpu.nvidia.com", capacity={"requests": {"memory": "23034Mi"}}))
     _, inventory = after_placing(snapshot)
     row = next(row for row in inventory.devices.values() if row.uses)
     assert row.state == "shared"
@@ -173,7 +175,7 @@ def test_shares_are_bars_and_count_for_utilisation():
 
 def test_an_allocated_device_that_is_no_longer_published_is_reported():
     snapshot = hardware("workstation")
-    wish(snapshot, "a", request("g", "gpu.nvidia.com"))
+    add_claim(snapshot, "a", request("g", "gpu.nvidia.com"))
     _, inventory = after_placing(snapshot)
     without = Snapshot(nodes=snapshot.nodes, claims=inventory.snapshot.claims)
     assert [key[2] for key, _ in Inventory(without).lost] == ["gpu-0"]
@@ -181,7 +183,7 @@ def test_an_allocated_device_that_is_no_longer_published_is_reported():
 
 def test_pictures_are_well_formed_and_escape_names():
     snapshot = hardware("workstation")
-    wish(snapshot, "a", request("g", "gpu.nvidia.com"))
+    add_claim(snapshot, "a", request("g", "gpu.nvidia.com"))
     _, inventory = after_placing(snapshot)
     row = next(iter(inventory.devices.values()))
     row.uses[0].claim = "<script>&"

@@ -33,8 +33,8 @@ from dray.server.audit.audit_policy import (
     REQUEST_RESPONSE,
     RESPONSE_COMPLETE,
     RESPONSE_STARTED,
-    Asked,
     AuditPolicy,
+    RequestFacts,
     Verdict,
 )
 from dray.server.requests import EndingStream, Request, Response, User, split_path, verb_of
@@ -82,29 +82,29 @@ class AuditLog:
         """Record an answer; one that streams is recorded when it begins, and again when it has ended."""
         if response.tunnel is not None and "upgrade" not in request.headers:
             return  # the framework is going to answer this request, and it is recorded then
-        asked = _asked(request)
-        verdict = self._policy.judge(asked)
+        facts = _facts(request)
+        verdict = self._policy.judge(facts)
         if verdict.level == NONE:
             return
-        event = self._event(request, asked, verdict, received)
+        event = self._event(request, facts, verdict, received)
         body = response.body
         if isinstance(body, bytes):
-            members, omitted = _objects(request, response, asked, verdict)
+            members, omitted = _objects(request, response, facts, verdict)
             event.update(members)
             if omitted:
                 event.setdefault("annotations", {})[OMITTED] = ",".join(omitted)
             self._write(event, verdict, RESPONSE_COMPLETE, response.status)
             return
-        if asked.verb == "watch":
+        if facts.verb == "watch":
             self._write(event, verdict, RESPONSE_STARTED, response.status)
         response.body = self._followed(body, event, verdict, response.status)
 
     def failed(self, request: Request, received: datetime) -> None:
         """Record that answering ended in an error of the server."""
-        asked = _asked(request)
-        verdict = self._policy.judge(asked)
+        facts = _facts(request)
+        verdict = self._policy.judge(facts)
         if verdict.level != NONE:
-            self._write(self._event(request, asked, verdict, received), verdict, PANIC, 500)
+            self._write(self._event(request, facts, verdict, received), verdict, PANIC, 500)
 
     def metrics(self) -> Iterator[str]:
         """Yield the counters for Prometheus, under kube-apiserver's names."""
@@ -123,7 +123,9 @@ class AuditLog:
     ) -> EndingStream:
         return EndingStream(body, lambda: self._write(event, verdict, RESPONSE_COMPLETE, code))
 
-    def _event(self, request: Request, asked: Asked, verdict: Verdict, received: datetime) -> JsonObject:
+    def _event(
+        self, request: Request, facts: RequestFacts, verdict: Verdict, received: datetime
+    ) -> JsonObject:
         sender = request.sender or _NOBODY
         event: JsonObject = {
             "kind": "Event",
@@ -132,7 +134,7 @@ class AuditLog:
             "auditID": self._new_uid(),
             "stage": "",
             "requestURI": _uri(request),
-            "verb": asked.verb,
+            "verb": facts.verb,
             "user": sender.info(),
         }
         if request.user is not None and request.user is not sender:
@@ -142,8 +144,8 @@ class AuditLog:
         agent = request.header("user-agent")
         if agent:
             event["userAgent"] = agent[:MAX_TEXT]
-        if asked.is_resource:
-            event["objectRef"] = _reference(request, asked)
+        if facts.is_resource:
+            event["objectRef"] = _reference(request, facts)
         event["requestReceivedTimestamp"] = format_microtime(received)
         if request.sender is not None:
             decision = "allow" if request.is_permitted else "forbid"
@@ -159,14 +161,14 @@ class AuditLog:
         self._sink.add(msgspec.json.encode(event) + b"\n")
 
 
-def _asked(request: Request) -> Asked:
+def _facts(request: Request) -> RequestFacts:
     user = (
         request.sender or _NOBODY
     )  # as in kube-apiserver, rules are about who asks, not whom they impersonate
     path = split_path(request.path)
     if path is None or not path.resource:
-        return Asked(user, request.method.lower(), False, request.path)
-    return Asked(
+        return RequestFacts(user, request.method.lower(), False, request.path)
+    return RequestFacts(
         user,
         verb_of(request, path) or request.method.lower(),
         True,
@@ -184,21 +186,21 @@ def _uri(request: Request) -> str:
     return (f"{path}?{urlencode(request.query)}" if request.query else path)[:MAX_TEXT]
 
 
-def _reference(request: Request, asked: Asked) -> JsonObject:
+def _reference(request: Request, facts: RequestFacts) -> JsonObject:
     path = split_path(request.path)
     reference = {
-        "resource": asked.resource,
-        "namespace": asked.namespace,
-        "name": asked.name,
-        "apiGroup": asked.group,
+        "resource": facts.resource,
+        "namespace": facts.namespace,
+        "name": facts.name,
+        "apiGroup": facts.group,
         "apiVersion": path.version if path is not None else "",
-        "subresource": asked.subresource,
+        "subresource": facts.subresource,
     }
     return {name: value for name, value in reference.items() if value}
 
 
 def _objects(
-    request: Request, response: Response, asked: Asked, verdict: Verdict
+    request: Request, response: Response, facts: RequestFacts, verdict: Verdict
 ) -> tuple[JsonObject, list[str]]:
     """Return the members of an event that come from bodies, and the names of those that are left out."""
     found: JsonObject = {}
@@ -206,11 +208,11 @@ def _objects(
     answer = response.body if isinstance(response.body, bytes) else b""
     if response.status >= 400:
         found["responseStatus"] = _status(answer)
-    if not asked.is_resource:
+    if not facts.is_resource:
         return found, omitted
-    if asked.verb == "create" and response.status < 300 and not asked.subresource:
-        found["objectRef"] = {**_reference(request, asked), **_names(answer)}
-    level = min(verdict.level, METADATA) if _is_secret(asked) else verdict.level
+    if facts.verb == "create" and response.status < 300 and not facts.subresource:
+        found["objectRef"] = {**_reference(request, facts), **_names(answer)}
+    level = min(verdict.level, METADATA) if _is_secret(facts) else verdict.level
     for least, name, body in (
         (REQUEST, "requestObject", request.body),
         (REQUEST_RESPONSE, "responseObject", answer),
@@ -225,9 +227,9 @@ def _objects(
     return found, omitted
 
 
-def _is_secret(asked: Asked) -> bool:
-    whole = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
-    return (asked.group, whole) in _SECRET or (asked.group, asked.resource) == ("", "secrets")
+def _is_secret(facts: RequestFacts) -> bool:
+    whole = f"{facts.resource}/{facts.subresource}" if facts.subresource else facts.resource
+    return (facts.group, whole) in _SECRET or (facts.group, facts.resource) == ("", "secrets")
 
 
 def _recorded(body: bytes, omits_managed_fields: bool) -> Any:

@@ -49,7 +49,7 @@ class PolicyError(ValueError):
     """A policy that cannot be used; the message says where and why."""
 
 
-class Asked(NamedTuple):
+class RequestFacts(NamedTuple):
     """What a request asks for, as rules look at it. A tuple, because one is made for each request."""
 
     user: User
@@ -78,18 +78,18 @@ class _Resources:
     resources: tuple[str, ...]  # empty means: all
     names: tuple[str, ...]  # empty means: all
 
-    def matches(self, asked: Asked) -> bool:
-        if self.group != asked.group:
+    def matches(self, facts: RequestFacts) -> bool:
+        if self.group != facts.group:
             return False
         if not self.resources:
             return True
-        if self.names and asked.name not in self.names:
+        if self.names and facts.name not in self.names:
             return False
-        whole = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
+        whole = f"{facts.resource}/{facts.subresource}" if facts.subresource else facts.resource
         return any(
             pattern in (whole, "*")
-            or (bool(asked.subresource) and pattern == f"*/{asked.subresource}")
-            or pattern == f"{asked.resource}/*"
+            or (bool(facts.subresource) and pattern == f"*/{facts.subresource}")
+            or pattern == f"{facts.resource}/*"
             for pattern in self.resources
         )
 
@@ -104,19 +104,19 @@ class _Rule:
     resources: tuple[_Resources, ...]
     urls: tuple[str, ...]
 
-    def matches(self, asked: Asked) -> bool:
-        if self.users and asked.user.name not in self.users:
+    def matches(self, facts: RequestFacts) -> bool:
+        if self.users and facts.user.name not in self.users:
             return False
-        if self.groups and self.groups.isdisjoint(asked.user.groups):
+        if self.groups and self.groups.isdisjoint(facts.user.groups):
             return False
-        if self.verbs and asked.verb not in self.verbs:
+        if self.verbs and facts.verb not in self.verbs:
             return False
         if self.namespaces or self.resources:
-            if not asked.is_resource or (self.namespaces and asked.namespace not in self.namespaces):
+            if not facts.is_resource or (self.namespaces and facts.namespace not in self.namespaces):
                 return False
-            return not self.resources or any(each.matches(asked) for each in self.resources)
+            return not self.resources or any(each.matches(facts) for each in self.resources)
         if self.urls:
-            return not asked.is_resource and any(_url_matches(url, asked.path) for url in self.urls)
+            return not facts.is_resource and any(_url_matches(url, facts.path) for url in self.urls)
         return True
 
 
@@ -126,10 +126,10 @@ class AuditPolicy:
 
     rules: tuple[_Rule, ...]
 
-    def judge(self, asked: Asked) -> Verdict:
+    def judge(self, facts: RequestFacts) -> Verdict:
         """Return how much of a request is recorded."""
         for rule in self.rules:
-            if rule.matches(asked):
+            if rule.matches(facts):
                 return rule.verdict
         return _NOT_RECORDED
 

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from dray.workbench.conformance.checks import IMPLEMENTED, NOT_APPLICABLE, PARTLY, Verdict
-from dray.workbench.conformance.requirements import Requirement, asked
+from dray.workbench.conformance.requirements import Requirement, requirements_of
 
 NOT_COVERED = "not checked"
 _COLOURS = {IMPLEMENTED: "#1a7f37", PARTLY: "#9a6700", NOT_APPLICABLE: "#57606a", NOT_COVERED: "#57606a"}
@@ -16,7 +16,7 @@ _COLOURS = {IMPLEMENTED: "#1a7f37", PARTLY: "#9a6700", NOT_APPLICABLE: "#57606a"
 def checklist(version: str, verdicts: Mapping[str, Verdict], platform: Mapping[str, str]) -> dict[str, Any]:
     """Return the checklist in its official form; what was not checked has an empty status and says why in its notes."""
     spec: dict[str, list[dict[str, Any]]] = {}
-    for each in asked(version):
+    for each in requirements_of(version):
         verdict = verdicts.get(each.id)
         spec.setdefault(each.category, []).append(
             {
@@ -35,7 +35,7 @@ def failed(version: str, verdicts: Mapping[str, Verdict]) -> list[Requirement]:
     """Return the requirements with the level MUST that were checked and do not hold."""
     return [
         each
-        for each in asked(version)
+        for each in requirements_of(version)
         if each.levels[version] == "MUST"
         and each.id in verdicts
         and verdicts[each.id].status not in (IMPLEMENTED, PARTLY, NOT_APPLICABLE)

@@ -128,6 +128,6 @@ REQUIREMENTS = (
 )
 
 
-def asked(version: str) -> list[Requirement]:
+def requirements_of(version: str) -> list[Requirement]:
     """Return the requirements of a version, in the order of its checklist."""
     return [each for each in REQUIREMENTS if version in each.levels]
