@@ -32,11 +32,12 @@ from pathlib import Path
 
 import msgspec
 
+from dray.api.core import Taint
 from dray.api.meta import Condition, ObjectMeta
 from dray.api.parsing import ParseError, load_json
 from dray.api.podspec import RunPod
 from dray.api.resource import ResourceSlice
-from dray.api.well_known import HOSTNAME_LABEL
+from dray.api.well_known import HOSTNAME_LABEL, NOT_READY_KEY
 from dray.client import Client, ClientError, Informer, NotFound
 from dray.client.resources import NODES, PODS, SLICES
 from dray.driver.slices import Owner, plan_all_writes, split_pools
@@ -49,7 +50,7 @@ log = logging.getLogger("dray.local")
 NAMES_FILE = "light-nodes"  # in the nodes' folder: their names, one to a line; they have no folders
 
 _WORKERS = 16  # nodes that are registered at the same time
-_RENEWALS_PER_SECOND = 200
+_RENEWALS_PER_SECOND = 100
 _LONGEST_RENEWAL = 30.0  # seconds; a node without a new lease for 50 s counts as lost
 _STATUSES_PER_SECOND = 5
 _TICK = 0.25  # seconds between two batches
@@ -63,16 +64,26 @@ class _NodeStatus(msgspec.Struct, frozen=True):
     conditions: list[Condition] = []
 
 
+class _NodeSpec(msgspec.Struct, frozen=True):
+    taints: list[Taint] = []
+
+
 class NodeState(msgspec.Struct, frozen=True):
     """What is looked at of a node."""
 
     metadata: ObjectMeta
+    spec: _NodeSpec = _NodeSpec()
     status: _NodeStatus = _NodeStatus()
 
     @property
     def is_ready(self) -> bool:
         """Return whether the server's copy says that the node is Ready."""
         return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions)
+
+    @property
+    def is_to_be_untainted(self) -> bool:
+        """Return whether the node has the taint of new nodes, though it is Ready."""
+        return self.is_ready and any(taint.key == NOT_READY_KEY for taint in self.spec.taints)
 
 
 class _SliceSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -93,7 +104,7 @@ def renewal_period(n_nodes: int) -> float:
     """Return how often, in seconds, each of so many nodes renews its lease.
 
     >>> [renewal_period(n) for n in (1, 2000, 5000, 100000)]
-    [10.0, 10.0, 25.0, 30.0]
+    [10.0, 20.0, 30.0, 30.0]
     """
     return min(max(RENEW_SECONDS, n_nodes / _RENEWALS_PER_SECOND), _LONGEST_RENEWAL)
 
@@ -180,7 +191,9 @@ class LightNodes:
 
     async def _register(self, name: str) -> None:
         member = self.members[name]
-        await member.register()
+        # Its first taint is removed by the node lifecycle controller, at the same moment: two would only conflict.
+        # Who still has it when all are there is seen by the nodes' informer.
+        await member.register(untaint=False)
         await member.renew_lease()
         self._registered[name] = None
         while True:
@@ -282,7 +295,7 @@ class LightNodes:
             return
         if new is None:
             self._missing.put_nowait(node.metadata.name)
-        elif not new.is_ready and (old is None or old.is_ready):
+        elif (not new.is_ready and (old is None or old.is_ready)) or (old is None and new.is_to_be_untainted):
             self._unready.put_nowait(node.metadata.name)
 
     async def _register_missing(self) -> None:
@@ -298,7 +311,9 @@ class LightNodes:
     async def _correct(self, name: str, *, is_due: bool) -> None:
         try:
             node = await self._client.get(NODES, name)
-            await self.members[name].correct_status(node.get("status") or {}, is_due=is_due)
+            member = self.members[name]
+            if not await member.correct_status(node.get("status") or {}, is_due=is_due):
+                await member.untaint(node)
         except NotFound:
             self._missing.put_nowait(name)
         except ClientError as error:

@@ -83,20 +83,27 @@ class Membership:
         self._ready_since = format_time(clock())
         self._lease: dict[str, Any] | None = None  # as the server last stored it
         self.uid = ""
+        self._is_created = False  # the Node was just made: it hardly has a lease yet
 
-    async def register(self) -> None:
-        """Create the Node, or bring an existing one up to date; tries until the API server lets it."""
+    async def register(self, *, untaint: bool = True) -> None:
+        """Create the Node, or bring an existing one up to date; tries until the API server lets it.
+
+        `untaint`: at once; otherwise the caller sees to it later that `untaint` is called where nobody else did.
+        """
         pause = 0.2
         while True:
             try:
-                await self._register()
+                made = await self._register()
+                if untaint:
+                    await self.untaint(made)
+                log.info("node %s is registered", self.facts.name)
                 return
             except ClientError as error:
                 log.warning("cannot register node %s: %s; again in %.1f s", self.facts.name, error, pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, 10.0)
 
-    async def _register(self) -> None:
+    async def _register(self) -> dict[str, Any]:
         facts = self.facts
         labels = {**node_labels(facts.name), **facts.labels}
         node = {
@@ -108,13 +115,13 @@ class Membership:
         }
         try:
             made = await self._client.create(NODES, node)  # with its status, as kubelet does
+            self._is_created = True
         except AlreadyExists:
             patch = {"metadata": {"labels": labels, "annotations": dict(facts.annotations)}}
             await self._client.patch(NODES, facts.name, patch)
             made = await self.write_status()
         self.uid = made["metadata"]["uid"]
-        await self._untaint(made)
-        log.info("node %s is registered", facts.name)
+        return made
 
     def _spec(self) -> dict[str, Any]:
         facts = self.facts
@@ -123,7 +130,7 @@ class Membership:
             spec["taints"] = [dict(taint) for taint in facts.taints]
         return spec
 
-    async def _untaint(self, node: Mapping[str, Any]) -> None:
+    async def untaint(self, node: Mapping[str, Any]) -> None:
         """Remove the taint of new nodes, given the server's copy.
 
         In a full cluster the node lifecycle controller does that too; where there is none, nobody else would.
@@ -243,21 +250,30 @@ class Membership:
         name = self.facts.name
         now = format_microtime(self._clock())
         spec = {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}
+        if self._is_created:
+            self._is_created = False
+            with contextlib.suppress(AlreadyExists):  # that of an earlier Node, which is not collected yet
+                await self._create_lease(spec)
+                return
         try:
             lease = self._lease or await self._client.get(LEASES, name, LEASE_NAMESPACE)
             lease["spec"] = {**lease.get("spec", {}), **spec}
             self._lease = await self._client.update(LEASES, name, lease, LEASE_NAMESPACE)
         except NotFound:
             self._lease = None
-            owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": self.uid}
-            lease = {"metadata": {"name": name, "ownerReferences": [owner]}, "spec": spec}
-            try:
-                self._lease = await self._client.create(LEASES, lease, LEASE_NAMESPACE)
-            except NotFound:
-                # A small cluster may have nobody who makes this namespace.
-                with contextlib.suppress(AlreadyExists):
-                    await self._client.create(NAMESPACES, {"metadata": {"name": LEASE_NAMESPACE}})
-                self._lease = await self._client.create(LEASES, lease, LEASE_NAMESPACE)
+            await self._create_lease(spec)
+
+    async def _create_lease(self, spec: dict[str, Any]) -> None:
+        name = self.facts.name
+        owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": self.uid}
+        lease = {"metadata": {"name": name, "ownerReferences": [owner]}, "spec": spec}
+        try:
+            self._lease = await self._client.create(LEASES, lease, LEASE_NAMESPACE)
+        except NotFound:
+            # A small cluster may have nobody who makes this namespace.
+            with contextlib.suppress(AlreadyExists):
+                await self._client.create(NAMESPACES, {"metadata": {"name": LEASE_NAMESPACE}})
+            self._lease = await self._client.create(LEASES, lease, LEASE_NAMESPACE)
 
     async def wipe_slices(self, driver: str = "") -> None:
         """Delete this node's ResourceSlices, all or those of one driver; drivers that live publish again."""

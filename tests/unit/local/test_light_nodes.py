@@ -188,6 +188,33 @@ async def test_a_start_asks_for_no_list_of_all_slices(folder, monkeypatch):
         assert api.requests.count(collection) == 3, "is there one, from where to watch, and the watch"
 
 
+async def test_new_nodes_are_registered_with_few_requests_and_untainted_afterwards(folder, monkeypatch):
+    """The node lifecycle controller removes the first taint, too: of two writers one meets a conflict."""
+    api = SmallApi()
+    tainted = set()
+
+    def taint_once(obj):
+        name = obj["metadata"].get("name", "")
+        if obj.get("kind") == "Node" and name not in tainted:
+            tainted.add(name)
+            taint = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+            obj["spec"] = {**(obj.get("spec") or {}), "taints": [taint]}
+
+    api.on_stored = taint_once
+    async with hosted(folder, monkeypatch, LIGHT, count=3, api=api):
+        nodes = [f"/api/v1/nodes/dgx-h100-{number}" for number in (1, 2, 3)]
+        leases = [LEASE_PATH[:-1] + str(number) for number in (1, 2, 3)]
+
+        def untainted():
+            return not any(api.objects[path].get("spec", {}).get("taints") for path in nodes)
+
+        await eventually(untainted, what="nodes without the taint of new ones")
+        assert len(tainted) == 3
+        listed = api.requests.index("GET /api/v1/nodes")
+        assert not [request for request in api.requests[:listed] if request.startswith("PATCH")]
+        assert not [request for request in api.requests if request.removeprefix("GET ") in leases]
+
+
 async def test_a_node_that_was_marked_unknown_says_that_it_is_ready(folder, monkeypatch):
     async with hosted(folder, monkeypatch, LIGHT) as api:
         node = api.objects[NODE_PATH]

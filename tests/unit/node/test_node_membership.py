@@ -80,3 +80,25 @@ async def test_the_status_is_repeated_now_and_then_although_nothing_changed(monk
     async with running(monkeypatch) as (api, _):
         before = writes(api)
         await eventually(lambda: writes(api) > before + 1, what="repeated")
+
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
+
+async def test_a_new_node_makes_its_lease_without_looking_for_one():
+    api = SmallApi()
+    node = Membership(api.client(), NodeFacts("n", "10.0.0.1", 10250))
+    await node.register()
+    before = len(api.requests)
+    await node.renew_lease()
+    await node.renew_lease()
+    assert api.requests[before:] == [f"POST {LEASES}", f"PUT {LEASES}/n"]
+
+
+async def test_a_lease_of_an_earlier_node_of_that_name_is_renewed():
+    api = SmallApi()
+    api.put(f"{LEASES}/n", {"kind": "Lease", "spec": {"holderIdentity": "n", "renewTime": "before"}})
+    node = Membership(api.client(), NodeFacts("n", "10.0.0.1", 10250))
+    await node.register()
+    await node.renew_lease()
+    assert api.objects[f"{LEASES}/n"]["spec"]["renewTime"] != "before"
