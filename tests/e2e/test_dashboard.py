@@ -8,7 +8,7 @@ import pytest
 from browser import browser_page, need_browser
 
 from dray.client import Client
-from dray.client.resources import CLAIMS, NAMESPACES, PODS, SLICES
+from dray.client.resources import CLAIMS, NAMESPACES, NODES, PODS, SLICES
 from dray.drivers.hardware import load_profile
 from dray.local.demo_scenes import claim, pod, request
 from dray.local.system import Plan, System
@@ -142,3 +142,75 @@ async def test_a_wrong_token_is_refused_with_words(system):
         )
         assert "does not know this token" in words
         assert await page.run("document.querySelectorAll('.device').length") == 0
+
+
+async def many_nodes(client, count):
+    """Make nodes with eight devices each, which no agent stands behind."""
+    for number in range(count):
+        name = f"machine-{number:03}"
+        labels = {"cloud.google.com/gke-nodepool": "large" if number % 3 else "little"}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+        devices = [{"name": f"gpu-{index}", "attributes": {"model": {"string": "M1"}}} for index in range(8)]
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "many.example.com", "nodeName": name, "pool": pool, "devices": devices}
+        await client.create(NODES, node)
+        await client.create(
+            SLICES,
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceSlice",
+                "metadata": {"name": name},
+                "spec": spec,
+            },
+        )
+
+
+ELEMENTS = "document.querySelectorAll('*').length"
+
+
+async def test_a_system_that_does_not_fit_is_shown_as_groups_that_open(system, tmp_path):
+    pictures = Path(os.environ.get("DRAY_PICTURES", tmp_path))
+    async with Client.connect(system.plan.kubeconfig) as client, browser_page() as page:
+        await many_nodes(client, 180)
+        await page.open(system.dashboard_url)
+        row = "[...document.querySelectorAll('a.zoom')].find(a => a.textContent.includes('large'))"
+        await page.until(
+            f"{row}?.textContent.includes('120 nodes') && {row}.textContent.includes('960 free')"
+        )
+        assert await page.run(ELEMENTS) <= 2000
+        assert await page.run("document.querySelectorAll('.device').length") == 0
+        assert await page.run("document.querySelectorAll('.legend li').length") == 4
+        await page.picture(pictures / "groups.png")
+
+        # The keyboard opens a group, whose nodes come in pages; the address says where one is.
+        await page.run(f"{row}.focus()")
+        await page.key("Enter", text="\r")
+        await page.until("document.activeElement.id === 'place'")
+        await page.until("document.querySelectorAll('a.zoom').length === 100")
+        assert "group=large" in await page.run("location.hash")
+        assert await page.run(ELEMENTS) <= 2000
+        await page.run("document.querySelector('.pages a:last-child').click()")
+        await page.until("document.querySelectorAll('a.zoom').length === 20")
+        await page.picture(pictures / "group.png")
+
+        # A change comes in without taking the focus or the place away.
+        last = "[...document.querySelectorAll('a.zoom')].find(a => a.textContent.includes('machine-179'))"
+        await page.run(f"{last}.focus(); {last}.marked = true")
+        found = await client.get(SLICES, "machine-179")
+        taint = {"key": "example.com/broken", "value": "yes", "effect": "NoSchedule"}
+        found["spec"]["devices"][0]["taints"] = [taint]
+        await client.update(SLICES, "machine-179", found)
+        await page.until(f"{last}.textContent.includes('1 tainted')")
+        assert await page.run(f"{last}.marked && document.activeElement === {last}")
+
+        # A node opens to its devices, also from its address alone; Escape leads back to its row.
+        await page.run(f"{last}.click()")
+        await page.until("document.querySelectorAll('.device').length === 8")
+        await page.call("Page.reload")
+        await page.until("document.querySelectorAll('.device.tainted').length === 1")
+        assert "node=machine-179" in await page.run("location.hash")
+        await page.key("Escape")
+        await page.until(
+            f"document.querySelectorAll('a.zoom').length === 20 && document.activeElement === {last}"
+        )
+        assert page.console == []

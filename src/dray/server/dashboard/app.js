@@ -1,32 +1,20 @@
-// The page: state from the API, one render per frame, everything reachable by keyboard, all text set as text.
+// The page: state from the API, one render per frame at most, everything reachable by keyboard, all text set as text.
+//
+// What is drawn is bounded: a map that fits is drawn device by device, a larger one as groups of nodes, which open to
+// nodes and then to devices; tables have pages. Where one is, is in the address, so that every place can be linked to.
 
-import { Denied, follow, keyOf, tryToken, useToken } from "./api.js";
-import { attributeText, buildInventory, holders, ownerColour, partsOf, poolSummaries, shortAmount, shortName } from "./model.js";
+import { Denied, LARGEST, eventsOf, follow, keyOf, tryToken, useToken } from "./api.js";
+import { become, el, svg } from "./dom.js";
+import { GROUPINGS, STATES, attributeText, buildInventory, groupNodes, isReady, order, ownerColour, partsOf, poolSummaries, shortAmount, shortName, stateCounts, usefulGroupings } from "./model.js";
 
-const stores = Object.fromEntries(["nodes", "pods", "events", "slices", "claims", "classes", "rules"].map((kind) => [kind, new Map()]));
-const state = { view: "map", filter: "", selected: null, inventory: null, colours: new Map(), seen: new Set() };
+const WHOLE_MAP = 1500; // elements of a map that is drawn device by device; see mapSize
+const ROWS = 100; // rows, groups or nodes on one page
+const BOXES = 240; // devices of one pool on one page
+const stores = Object.fromEntries(["nodes", "pods", "slices", "claims", "classes", "rules"].map((kind) => [kind, new Map()]));
+const state = { view: "map", place: new URLSearchParams(), filter: "", selected: null, events: [], inventory: null, colours: new Map(), complete: new Set(), stale: true, rules: "", focus: null };
 const byId = (id) => document.getElementById(id);
 
-// --- small DOM helpers ---------------------------------------------------------------
-
-function el(tag, options = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(options)) {
-    if (value === undefined || value === null || value === false) continue;
-    if (name === "class") node.className = value;
-    else if (name === "text") node.textContent = value;
-    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else node.setAttribute(name, value === true ? "" : value);
-  }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
-  return node;
-}
-
-function svg(tag, attributes) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  return node;
-}
+// --- small parts of the page -----------------------------------------------------------
 
 function partsPicture(parts) {
   const picture = svg("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" });
@@ -43,6 +31,7 @@ function colourOf(owner) {
 
 function matches(...texts) {
   const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!words.length) return true;
   const all = texts.join(" ").toLowerCase();
   return words.every((word) => all.includes(word));
 }
@@ -60,7 +49,6 @@ function age(timestamp) {
 function summaryCards() {
   const rows = [...state.inventory.devices.values()].filter((row) => !row.isPartition);
   const pods = [...stores.pods.values()];
-  const pending = pods.filter((pod) => !pod.spec.nodeName && pod.status?.phase === "Pending").length;
   const claims = [...stores.claims.values()];
   const facts = [
     ["nodes", stores.nodes.size],
@@ -68,20 +56,64 @@ function summaryCards() {
     ["free", rows.filter((row) => row.state === "free").length],
     ["tainted", rows.filter((row) => row.state === "tainted").length],
     ["claims", `${claims.filter((claim) => claim.status?.allocation).length}/${claims.length}`],
-    ["pods waiting", pending],
+    ["pods waiting", pods.filter(isWaiting).length],
   ];
   return el("div", { class: "summary" }, ...facts.map(([name, value]) => el("div", { class: "card" }, el("b", { text: value }), name)));
 }
 
-function deviceBox(row, pool) {
+function isWaiting(pod) {
+  return !pod.spec.nodeName && pod.status?.phase === "Pending";
+}
+
+// What waits and why, before anything else: pods by the reason that they have in common.
+function waitingPart() {
+  const byReason = new Map();
+  for (const pod of stores.pods.values()) {
+    if (!isWaiting(pod)) continue;
+    const reason = podWords(pod) || "not looked at by a scheduler yet";
+    if (!byReason.has(reason)) byReason.set(reason, []);
+    byReason.get(reason).push(keyOf(pod));
+  }
+  if (!byReason.size) return null;
+  const reasons = [...byReason].sort(([a, one], [b, other]) => other.length - one.length || order(a, b));
+  const items = reasons.slice(0, 5).map(([reason, keys]) =>
+    el("li", { "data-key": reason }, el("b", { text: keys.length === 1 ? "1 pod" : `${keys.length} pods` }), " (", link("pod", keys.sort(order)[0]), keys.length > 1 ? ", …" : "", "): ", reason.slice(0, 300)),
+  );
+  return el("section", { class: "waiting", "data-key": "waiting", "aria-label": "What waits and why" }, el("h2", { text: "Waiting" }), el("ul", {}, ...items), el("a", { href: "#/pods", text: reasons.length > 5 ? `all waiting pods (${reasons.length - 5} more reasons)` : "all waiting pods" }));
+}
+
+function legend() {
+  const words = { held: "held (a box: colour of its claim)", free: "free", blocked: "blocked by a neighbour", tainted: "tainted" };
+  return el("ul", { class: "legend", "data-key": "legend", "aria-label": "Legend" }, ...STATES.map((name) => el("li", {}, el("span", { class: `swatch ${name}`, "aria-hidden": "true" }), words[name])));
+}
+
+// An address inside this page.
+function address(view, place) {
+  const query = new URLSearchParams(Object.entries(place).filter(([, value]) => value !== "" && value !== null && value !== undefined));
+  return `#/${view}${query.size ? `?${query}` : ""}`;
+}
+
+// The links between pages of `all`, and what is on this page.
+function onePage(all, size, what, name = "page") {
+  const pages = Math.max(1, Math.ceil(all.length / size));
+  const page = Math.min(pages, Math.max(1, Number.parseInt(state.place.get(name), 10) || 1));
+  const here = all.slice((page - 1) * size, page * size);
+  if (pages === 1) return [here, null];
+  const to = (number) => address(state.view, { ...Object.fromEntries(state.place), [name]: number > 1 ? number : "" });
+  return [here, el("nav", { class: "pages", "data-key": `${name} of ${what}`, "aria-label": `Pages of ${what}` },
+    page > 1 ? el("a", { "data-key": "back", href: to(page - 1), text: `Show the ${size} before` }) : null,
+    el("span", { "data-key": "here", text: `${what} ${(page - 1) * size + 1} to ${(page - 1) * size + here.length} of ${all.length}` }),
+    page < pages ? el("a", { "data-key": "more", href: to(page + 1), text: `Show ${Math.min(size, all.length - page * size)} more` }) : null)];
+}
+
+function deviceBox(row, pool, many) {
   const parts = partsOf(row, pool);
   const owners = parts.map((part) => `${part.label}: ${part.owner}`).join(", ");
-  const many = pool.rows.filter((other) => !other.isPartition).length > 40;
   const tainted = row.taints.some((taint) => taint.effect !== "None");
   const description = `${row.name}, ${row.model || row.driver}, ${parts.length ? "held" : row.state}${owners ? ` by ${owners}` : ""}${tainted ? ", tainted" : ""}`;
   const box = el(
     "button",
-    { type: "button", class: `device ${parts.length ? "held" : row.state}${tainted ? " tainted" : ""}${many ? " small" : ""}`, title: description, "aria-label": description, onclick: () => select({ kind: "device", row, pool }) },
+    { type: "button", "data-key": row.name, class: `device ${parts.length ? "held" : row.state}${tainted ? " tainted" : ""}${many ? " small" : ""}`, title: description, "aria-label": description, onclick: () => select({ kind: "device", row, pool }) },
     partsPicture(parts),
     many ? null : el("span", { class: "name", text: parts.length && !(parts.length === 1 && parts[0].size === 1) ? parts.map((part) => part.label).join(" ") : shortName(row) }),
     tainted ? el("span", { class: "mark", text: "!" }) : null,
@@ -89,30 +121,106 @@ function deviceBox(row, pool) {
   return box;
 }
 
-function mapView() {
-  const boxes = [];
-  for (const [name, pools] of [...state.inventory.byNode].sort(([a], [b]) => a.localeCompare(b))) {
-    const node = stores.nodes.get(name);
-    const shown = pools.filter((pool) => matches(name, pool.driver, ...pool.rows.map((row) => `${row.name} ${row.model} ${row.uses.map((use) => use.claim).join(" ")}`)));
-    if (!shown.length && !(pools.length === 0 && matches(name))) continue;
-    const ready = node?.status?.conditions?.find((condition) => condition.type === "Ready")?.status === "True";
-    const pods = [...stores.pods.values()].filter((pod) => pod.spec.nodeName === name).length;
-    const drivers = shown.map((pool) =>
-      el("div", { class: "driver" }, el("span", { text: pool.driver, title: `pool ${pool.pool}, generation ${pool.generation}` }), el("div", { class: "devices" }, ...pool.rows.filter((row) => !row.isPartition).map((row) => deviceBox(row, pool)))),
-    );
-    const words = node ? `${ready ? "ready" : "not ready"}, ${pods} pods${node.spec?.unschedulable ? ", cordoned" : ""}` : "any node";
-    boxes.push(el("section", { class: "node" }, el("h2", {}, name || "(every node)", el("small", { text: words })), ...drivers));
-  }
-  return [summaryCards(), ...(boxes.length ? boxes : [el("p", { class: "empty", text: "No devices are published, or none matches the filter." })])];
+function nodeWords(name) {
+  const node = stores.nodes.get(name);
+  if (!node) return "any node";
+  return `${isReady(node) ? "ready" : "not ready"}, ${state.podsByNode.get(name) ?? 0} pods${node.spec?.unschedulable ? ", cordoned" : ""}`;
 }
 
-function tableOf(headers, rows) {
+// The elements that a node's devices need at most, see deviceBox.
+function mapSize(entries) {
+  let size = 0;
+  for (const [, pools] of entries) {
+    size += 4;
+    for (const pool of pools) size += 4 + 5 * pool.rows.length;
+  }
+  return size;
+}
+
+function nodeSection([name, pools]) {
+  const drivers = pools.map((pool) => {
+    const whole = pool.rows.filter((row) => !row.isPartition);
+    const [rows, pages] = onePage(whole, BOXES, `devices of ${pool.pool}`, "devices");
+    return el("div", { class: "driver", "data-key": `${pool.driver}\n${pool.pool}` }, el("span", { text: pool.driver, title: `pool ${pool.pool}, generation ${pool.generation}` }), el("div", { class: "devices" }, ...rows.map((row) => deviceBox(row, pool, whole.length > 40))), pages);
+  });
+  return el("section", { class: "node", "data-key": name }, el("h2", {}, name || "(every node)", el("small", { text: nodeWords(name) })), ...drivers);
+}
+
+function countsInWords(counts) {
+  return STATES.filter((name) => counts[name]).map((name) => `${counts[name]} ${name}`).join(", ") || "no devices";
+}
+
+function stateBar(counts) {
+  const total = Object.values(counts).reduce((sum, count) => sum + count, 0);
+  const picture = svg("svg", { class: "states", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" });
+  let start = 0;
+  for (const name of STATES) {
+    if (!counts[name]) continue;
+    const width = (counts[name] / total) * 100;
+    picture.append(svg("rect", { class: name, x: start, y: 0, width, height: 10 }));
+    start += width;
+  }
+  return picture;
+}
+
+// A row that opens: a group of nodes, or a node.
+function zoomRow(key, href, name, words, counts) {
+  return el("li", { "data-key": key }, el("a", { class: "zoom", href }, el("span", { class: "zoom-name", text: name }), el("span", { class: "zoom-words", text: words }), stateBar(counts), el("span", { class: "zoom-counts", text: countsInWords(counts) })));
+}
+
+function groupList(groups, by, useful) {
+  const [here, pages] = onePage(groups, ROWS, "groups");
+  const choices = useful.length > 1 ? el("nav", { class: "choices", "data-key": "choices", "aria-label": "Group nodes by" }, "Group by ", ...useful.map((name) => el("a", { "data-key": name, href: address("map", { by: name }), text: GROUPINGS[name], "aria-current": name === by ? "true" : null }))) : null;
+  const rows = here.map((group) => zoomRow(group.name, address("map", { by, group: group.name }), group.name, `${group.entries.length} nodes${group.notReady ? `, ${group.notReady} not ready` : ""}`, group.counts));
+  return [choices, el("ul", { class: "zoom-list", "data-key": "groups", "aria-label": "Groups of nodes" }, ...rows), pages];
+}
+
+function nodeList(group, by) {
+  const [here, pages] = onePage(group.entries, ROWS, "nodes");
+  const rows = here.map(([name, pools]) => zoomRow(name, address("map", { by, group: group.name, page: state.place.get("page"), node: name || "*" }), name || "(every node)", nodeWords(name), stateCounts(pools)));
+  return [el("ul", { class: "zoom-list", "data-key": "nodes", "aria-label": `Nodes of ${group.name}` }, ...rows), pages];
+}
+
+// Where the map is zoomed to, with the way back.
+function placeLine(...steps) {
+  const items = steps.map(([text, href]) => el("li", { "data-key": text }, href ? el("a", { href, text }) : el("h2", { id: "place", tabindex: "-1", text })));
+  return el("nav", { class: "place", "data-key": "place", "aria-label": "Place on the map" }, el("ol", {}, ...items));
+}
+
+function mapView() {
+  const entries = [...state.inventory.byNode]
+    .sort(([a], [b]) => order(a, b))
+    .map(([name, pools]) => [name, state.filter ? pools.filter((pool) => matches(name, pool.driver, ...pool.rows.map((row) => `${row.name} ${row.model} ${row.uses.map((use) => use.claim).join(" ")}`))) : pools])
+    .filter(([name, pools]) => pools.length || (!state.inventory.byNode.get(name).length && matches(name)));
+  const top = [summaryCards(), waitingPart(), legend()];
+  const none = el("p", { class: "empty", text: "No devices are published, or none matches the filter." });
+  const wantedNode = state.place.get("node");
+  const wantedGroup = state.place.get("group");
+  if (wantedNode === null && wantedGroup === null && mapSize(entries) <= WHOLE_MAP) return [...top, ...(entries.length ? entries.map(nodeSection) : [none])];
+  const nodes = [...stores.nodes.values()];
+  const useful = usefulGroupings(nodes);
+  const by = useful.includes(state.place.get("by")) ? state.place.get("by") : useful[0];
+  const groupStep = wantedGroup === null ? [] : [[wantedGroup, wantedNode === null ? null : address("map", { by, group: wantedGroup, page: state.place.get("page") })]];
+  if (wantedNode !== null) {
+    const name = wantedNode === "*" ? "" : wantedNode;
+    const found = entries.find(([other]) => other === name);
+    return [...top, placeLine(["Map", address("map", { by })], ...groupStep, [name || "(every node)", null]), found ? nodeSection(found) : el("p", { class: "empty", text: "This node is not there, or it does not match the filter." })];
+  }
+  const groups = groupNodes(entries, stores.nodes, by);
+  if (wantedGroup === null) return [...top, ...(groups.length ? groupList(groups, by, useful) : [none])];
+  const group = groups.find((other) => other.name === wantedGroup);
+  return [...top, placeLine(["Map", address("map", { by })], ...groupStep), ...(group ? nodeList(group, by) : [el("p", { class: "empty", text: "This group is not there, or nothing in it matches the filter." })])];
+}
+
+function tableOf(headers, all, what = "rows", name = "page") {
+  const [found, pages] = onePage(all, ROWS, what, name);
+  const rows = found.map((row) => row());
   if (!rows.length) return el("p", { class: "empty", text: "Nothing here, or nothing matches the filter." });
   const head = el("thead", {}, el("tr", {}, ...headers.map((header) => el("th", { scope: "col", text: header }))));
-  const body = el("tbody", {}, ...rows.map(({ cells, open }) =>
-    el("tr", { tabindex: 0, onclick: open, onkeydown: (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), open()) }, ...cells.map((cell) => (cell instanceof Node ? el("td", {}, cell) : el("td", { text: cell ?? "" })))),
+  const body = el("tbody", {}, ...rows.map(({ cells, open, key }) =>
+    el("tr", { "data-key": key, tabindex: 0, onclick: open, onkeydown: (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), open()) }, ...cells.map((cell) => (cell instanceof Node ? el("td", {}, cell) : el("td", { text: cell ?? "" })))),
   ));
-  return el("div", { class: "table-box" }, el("table", {}, head, body));
+  return el("div", { class: "table-box" }, el("table", {}, head, body), pages);
 }
 
 function claimState(claim) {
@@ -133,12 +241,13 @@ function claimDevices(claim) {
 function claimsView() {
   const rows = [...stores.claims.values()]
     .filter((claim) => matches(keyOf(claim), wants(claim), claimState(claim), ...claimDevices(claim)))
-    .sort((a, b) => keyOf(a).localeCompare(keyOf(b)))
-    .map((claim) => ({
+    .sort((a, b) => Boolean(a.status?.allocation) - Boolean(b.status?.allocation) || order(keyOf(a), keyOf(b)))
+    .map((claim) => () => ({
+      key: keyOf(claim),
       open: () => select({ kind: "claim", key: keyOf(claim) }),
       cells: [keyOf(claim), el("span", { class: `state-${claimState(claim)}`, text: claimState(claim) }), wants(claim), claimDevices(claim).join(", "), (claim.status?.reservedFor ?? []).map((user) => user.name).join(", "), age(claim.metadata.creationTimestamp)],
     }));
-  return [tableOf(["Claim", "State", "Wants", "Devices", "Reserved for", "Age"], rows)];
+  return [tableOf(["Claim", "State", "Wants", "Devices", "Reserved for", "Age"], rows, "claims")];
 }
 
 function podWords(pod) {
@@ -149,12 +258,13 @@ function podWords(pod) {
 function podsView() {
   const rows = [...stores.pods.values()]
     .filter((pod) => matches(keyOf(pod), pod.spec.nodeName ?? "", pod.status?.phase ?? "", podWords(pod)))
-    .sort((a, b) => keyOf(a).localeCompare(keyOf(b)))
-    .map((pod) => ({
+    .sort((a, b) => isWaiting(b) - isWaiting(a) || order(keyOf(a), keyOf(b)))
+    .map((pod) => () => ({
+      key: keyOf(pod),
       open: () => select({ kind: "pod", key: keyOf(pod) }),
       cells: [keyOf(pod), el("span", { class: `state-${pod.status?.phase}`, text: pod.status?.phase ?? "" }), pod.spec.nodeName ?? "", podClaims(pod).join(", "), podWords(pod).slice(0, 160), age(pod.metadata.creationTimestamp)],
     }));
-  return [tableOf(["Pod", "Phase", "Node", "Claims", "Why it waits", "Age"], rows)];
+  return [tableOf(["Pod", "Phase", "Node", "Claims", "Why it waits", "Age"], rows, "pods")];
 }
 
 function podClaims(pod) {
@@ -177,16 +287,18 @@ function partsPictureOf(share) {
 function poolsView() {
   const kinds = poolSummaries(state.inventory)
     .filter((entry) => matches(entry.driver, entry.model))
-    .map((entry) => ({
+    .map((entry) => () => ({
+      key: `${entry.driver}\n${entry.model}`,
       open: () => ((state.filter = entry.model), (byId("filter").value = entry.model), (location.hash = "#/map")),
       cells: [entry.model, entry.driver, bar(entry.total ? entry.share / entry.total : 0), `${entry.free} of ${entry.total}`, String(entry.cut), entry.tainted ? String(entry.tainted) : "", `${Math.round(entry.fragmentation * 100)} %`],
     }));
   const pools = state.inventory.pools
     .filter((pool) => matches(pool.driver, pool.pool, pool.node))
-    .map((pool) => {
+    .map((pool) => () => {
       const whole = pool.rows.filter((row) => !row.isPartition);
       const complete = pool.slices.length === pool.expected;
       return {
+        key: `${pool.driver}\n${pool.pool}`,
         open: () => ((state.filter = pool.pool), (byId("filter").value = pool.pool), (location.hash = "#/map")),
         cells: [pool.pool, pool.driver, pool.node || "any", `${whole.filter((row) => row.state === "free").length} of ${whole.length}`, String(pool.rows.length - whole.length), `${pool.slices.length}/${pool.expected}${complete ? "" : " incomplete"}`],
       };
@@ -194,29 +306,32 @@ function poolsView() {
   return [
     summaryCards(),
     el("h2", { text: "By model" }),
-    tableOf(["Model", "Driver", "In use", "Free", "Partly used", "Tainted", "Fragmentation"], kinds),
+    tableOf(["Model", "Driver", "In use", "Free", "Partly used", "Tainted", "Fragmentation"], kinds, "models", "models"),
     el("p", { class: "empty", text: "Fragmentation: of what is free, the share that lies in devices which are partly used." }),
     el("h2", { text: "By pool" }),
-    tableOf(["Pool", "Driver", "Node", "Free", "Partitions", "Slices"], pools),
+    tableOf(["Pool", "Driver", "Node", "Free", "Partitions", "Slices"], pools, "pools"),
   ];
 }
 
 function classesView() {
   const rows = [...stores.classes.values()]
     .filter((found) => matches(found.metadata.name, JSON.stringify(found.spec)))
-    .map((found) => {
+    .map((found) => () => {
       const expressions = (found.spec.selectors ?? []).map((selector) => selector.cel?.expression ?? "").join(" && ");
       const users = [...stores.claims.values()].filter((claim) => wants(claim).includes(`× ${found.metadata.name}`)).length;
-      return { open: () => select({ kind: "class", key: found.metadata.name }), cells: [found.metadata.name, expressions, found.spec.extendedResourceName ?? "", String(users)] };
+      return { key: found.metadata.name, open: () => select({ kind: "class", key: found.metadata.name }), cells: [found.metadata.name, expressions, found.spec.extendedResourceName ?? "", String(users)] };
     });
-  return [tableOf(["Class", "Selector", "Extended resource", "Claims"], rows)];
+  return [tableOf(["Class", "Selector", "Extended resource", "Claims"], rows, "classes")];
 }
 
 // --- details ----------------------------------------------------------------------------
 
 function select(what) {
   state.selected = { ...what, opener: document.activeElement };
+  state.events = [];
+  byId("detail").replaceChildren();
   renderDetail();
+  askForEvents();
   byId("detail").querySelector("button")?.focus();
 }
 
@@ -241,9 +356,23 @@ function link(kind, key) {
   return el("a", { href: "#", text: key, onclick: (event) => (event.preventDefault(), select({ kind, key })) });
 }
 
-function eventList(kind, key) {
-  const found = [...stores.events.values()]
-    .filter((event) => event.involvedObject?.kind === kind && `${event.involvedObject.namespace}/${event.involvedObject.name}` === key)
+// The events of what is open, now and every few seconds (see below).
+async function askForEvents() {
+  const selected = state.selected;
+  const kind = { claim: "ResourceClaim", pod: "Pod" }[selected?.kind];
+  if (!kind || document.hidden) return;
+  try {
+    const found = await eventsOf(kind, selected.key);
+    if (state.selected !== selected) return;
+    state.events = found;
+    renderDetail();
+  } catch {
+    // Not everybody may read events; the rest of the details says enough.
+  }
+}
+
+function eventList() {
+  const found = [...state.events]
     .sort((a, b) => Date.parse(a.lastTimestamp ?? a.eventTime ?? a.metadata.creationTimestamp) - Date.parse(b.lastTimestamp ?? b.eventTime ?? b.metadata.creationTimestamp));
   if (!found.length) return null;
   return el("div", {}, el("h3", { text: "Events" }), el("ol", {}, ...found.map((event) => el("li", { text: `${event.reason}: ${event.message}` }))));
@@ -254,13 +383,13 @@ function renderDetail() {
   const selected = state.selected;
   if (!selected) return;
   const content = { device: deviceDetail, claim: claimDetail, pod: podDetail, class: classDetail }[selected.kind](selected);
-  box.replaceChildren(el("button", { type: "button", class: "close", text: "Close (Esc)", onclick: closeDetail }), ...content.filter(Boolean));
+  become(box, [el("button", { type: "button", "data-key": "close", class: "close", text: "Close (Esc)", onclick: closeDetail }), ...content.filter(Boolean)]);
   box.hidden = false;
 }
 
 function deviceDetail({ row, pool }) {
   const current = state.inventory.devices.get(`${row.driver}\n${row.pool}\n${row.name}`) ?? row;
-  const parts = partsOf(current, pool);
+  const parts = partsOf(current, state.inventory.poolsByKey.get(`${row.driver}\n${row.pool}`) ?? pool);
   return [
     el("h2", { text: current.name }),
     facts([["driver", current.driver], ["pool", current.pool], ["node", current.node], ["model", current.model], ["state", current.state], ["blocked by", current.blockedBy], ["taints", current.taints.map((taint) => `${taint.key}${taint.value ? `=${taint.value}` : ""}:${taint.effect}`).join(", ")]]),
@@ -289,7 +418,7 @@ function claimDetail({ key }) {
     results.length ? el("ol", {}, ...results.map((result) => el("li", { text: `${result.request}: ${result.driver}/${result.pool}/${result.device}${Object.entries(result.consumedCapacity ?? {}).map(([name, value]) => ` (${value} of ${name})`).join("")}` }))) : null,
     waiting ? el("h3", { text: "Why it waits" }) : null,
     waiting ? el("p", { class: "story", text: podWords(waiting) }) : null,
-    eventList("ResourceClaim", key),
+    eventList(),
   ];
 }
 
@@ -301,7 +430,7 @@ function podDetail({ key }) {
     facts([["phase", pod.status?.phase], ["node", pod.spec.nodeName], ["age", age(pod.metadata.creationTimestamp)], ...podClaims(pod).map((name) => ["claim", link("claim", `${pod.metadata.namespace}/${name}`)])]),
     podWords(pod) ? el("h3", { text: "Why it waits" }) : null,
     podWords(pod) ? el("p", { class: "story", text: podWords(pod) }) : null,
-    eventList("Pod", key),
+    eventList(),
   ];
 }
 
@@ -315,40 +444,74 @@ function classDetail({ key }) {
 
 const VIEWS = { map: mapView, claims: claimsView, pods: podsView, pools: poolsView, classes: classesView };
 let scheduled = false;
+let spent = 0; // milliseconds that the last render took
+let ended = 0; // when it ended
 
-function refresh() {
+// Render soon: with the next frame, but no more than half of the time, however fast a large system changes.
+function refresh(pause = Math.max(0, ended + spent - performance.now())) {
   if (scheduled) return;
   scheduled = true;
-  requestAnimationFrame(() => {
+  setTimeout(() => requestAnimationFrame(() => {
     scheduled = false;
+    const start = performance.now();
     render();
-  });
+    ended = performance.now();
+    spent = ended - start;
+  }), spent > 16 ? pause : 0);
+}
+
+function takeStock() {
+  state.stale = false;
+  const rules = JSON.stringify([...stores.rules.values()].map((rule) => rule.spec));
+  const previous = rules === state.rules ? state.inventory : null;
+  state.rules = rules;
+  state.inventory = buildInventory({ nodes: [...stores.nodes.values()], slices: [...stores.slices.values()], claims: [...stores.claims.values()], rules: [...stores.rules.values()] }, previous);
+  state.podsByNode = new Map();
+  for (const pod of stores.pods.values()) if (pod.spec.nodeName) state.podsByNode.set(pod.spec.nodeName, (state.podsByNode.get(pod.spec.nodeName) ?? 0) + 1);
+  const fresh = [...stores.claims.keys()].filter((key) => !state.colours.has(key));
+  for (const claim of fresh.sort()) colourOf(claim);
 }
 
 function render() {
-  state.inventory = buildInventory({ nodes: [...stores.nodes.values()], slices: [...stores.slices.values()], claims: [...stores.claims.values()], rules: [...stores.rules.values()] });
-  for (const claim of [...stores.claims.keys()].sort()) colourOf(claim);
-  for (const anchor of document.querySelectorAll("nav a")) {
+  if (state.stale) takeStock();
+  for (const anchor of document.querySelectorAll("header nav a")) {
     if (anchor.dataset.view === state.view) anchor.setAttribute("aria-current", "page");
     else anchor.removeAttribute("aria-current");
   }
   const main = byId("main");
-  // Keep the keyboard where it was: the same position in the new page.
-  const focusable = () => [...main.querySelectorAll("button, tr[tabindex], a")];
-  const at = focusable().indexOf(document.activeElement);
-  main.replaceChildren(...VIEWS[state.view]());
-  if (at >= 0) focusable()[at]?.focus({ preventScroll: true });
-  if (state.selected && !byId("detail").hidden) {
-    const inside = byId("detail").contains(document.activeElement);
-    renderDetail();
-    if (inside) byId("detail").querySelector("button")?.focus({ preventScroll: true });
-  }
+  const inside = main.contains(document.activeElement);
+  const cut = Object.keys(stores).filter((kind) => stores[kind].size >= LARGEST);
+  const notice = cut.length ? el("p", { class: "error", role: "note", "data-key": "cut", text: `Only the first ${LARGEST} ${cut.join(" and ")} are shown.` }) : null;
+  become(main, [notice, ...VIEWS[state.view]()].filter(Boolean));
+  if (state.focus !== null) {
+    // After zooming in: the heading of the place. After zooming out: the row that was open.
+    const row = state.focus ? main.querySelector(`li[data-key="${CSS.escape(state.focus)}"] a`) : null;
+    (row ?? document.getElementById("place") ?? main).focus({ preventScroll: !row });
+    state.focus = null;
+  } else if (inside && !main.contains(document.activeElement)) main.focus({ preventScroll: true });
+  if (state.selected && !byId("detail").hidden) renderDetail();
 }
 
+const depth = (place) => (place.get("node") !== null) + (place.get("group") !== null);
+
 function route() {
-  const view = location.hash.replace(/^#\//, "");
+  const [view, query] = location.hash.replace(/^#\//, "").split("?");
+  const before = state.view === "map" ? state.place : null;
   state.view = VIEWS[view] ? view : "map";
-  refresh();
+  state.place = new URLSearchParams(query ?? "");
+  if (state.view === "map" && before && depth(before) !== depth(state.place)) {
+    const left = before.get("node") ?? before.get("group") ?? "";
+    state.focus = depth(before) > depth(state.place) ? (depth(state.place) ? left : before.get("group") ?? left) : "";
+    if (!state.focus) scrollTo(0, 0);
+  }
+  refresh(0);
+}
+
+// One step out of the map's zoom.
+function zoomOut() {
+  const { by, group, page, node } = Object.fromEntries(state.place);
+  if (node !== undefined) location.hash = address("map", { by, group, page });
+  else if (group !== undefined) location.hash = address("map", { by });
 }
 
 function toggleTheme() {
@@ -359,13 +522,14 @@ function toggleTheme() {
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && state.selected) return closeDetail();
+  if (event.key === "Escape" && state.view === "map" && event.target !== byId("filter")) return zoomOut();
   if (event.target instanceof HTMLInputElement || event.ctrlKey || event.metaKey || event.altKey) return;
   const index = "12345".indexOf(event.key);
   if (event.key === "/") (event.preventDefault(), byId("filter").focus());
   else if (event.key === "t") toggleTheme();
   else if (index >= 0) location.hash = `#/${Object.keys(VIEWS)[index]}`;
   else if (["ArrowRight", "ArrowLeft", "ArrowDown", "ArrowUp"].includes(event.key)) {
-    const items = [...byId("main").querySelectorAll("button.device, tr[tabindex]")];
+    const items = [...byId("main").querySelectorAll("button.device, a.zoom, tr[tabindex]")];
     const at = items.indexOf(document.activeElement);
     if (at < 0) return;
     event.preventDefault();
@@ -375,11 +539,13 @@ document.addEventListener("keydown", (event) => {
 
 byId("filter").addEventListener("input", (event) => {
   state.filter = event.target.value;
+  state.place.delete("page");
   refresh();
 });
 byId("theme").addEventListener("click", toggleTheme);
 addEventListener("hashchange", route);
-setInterval(refresh, 15000); // ages
+setInterval(() => refresh(), 15000); // ages
+setInterval(askForEvents, 3000);
 
 // --- signing in ----------------------------------------------------------------------------
 
@@ -418,15 +584,18 @@ async function start() {
   await signIn();
   route();
   const live = byId("live");
-  const changed = (kind) => {
-    state.seen.add(kind);
-    live.textContent = "live";
-    live.className = "";
+  const say = (text, name) => {
+    if (live.textContent !== text) live.textContent = text; // a screen reader reads what is set, even if it is the same
+    live.className = name;
+  };
+  const changed = (kind, complete) => {
+    if (complete) state.complete.add(kind);
+    say(state.complete.size < Object.keys(stores).length ? "loading …" : "live", "");
+    state.stale = true;
     refresh();
   };
   const lost = (error) => {
-    live.textContent = error instanceof Denied ? error.message : "connection lost, retrying";
-    live.className = "lost";
+    say(error instanceof Denied ? error.message : "connection lost, retrying", "lost");
   };
   for (const kind of Object.keys(stores)) follow(kind, stores[kind], changed, lost);
 }

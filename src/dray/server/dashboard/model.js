@@ -41,6 +41,7 @@ export function modelName(device, driver) {
 
 function taintsOf(row, rules) {
   const own = row.device.taints ?? [];
+  if (!rules.length) return own;
   const ruled = rules
     .filter((rule) => {
       const wanted = rule.spec.deviceSelector ?? {};
@@ -49,6 +50,9 @@ function taintsOf(row, rules) {
     .map((rule) => rule.spec.taint);
   return [...own, ...ruled];
 }
+
+// Names are compared by numbers inside them too; localeCompare makes a collator each time, which thousands of names feel.
+export const order = new Intl.Collator(undefined, { numeric: true }).compare;
 
 function newestPools(slices) {
   const pools = new Map();
@@ -60,33 +64,62 @@ function newestPools(slices) {
     if (!found || generation > found.generation) pools.set(key, { driver, pool: pool.name, generation, expected: pool.resourceSliceCount, slices: [slice] });
     else if (generation === found.generation) found.slices.push(slice);
   }
-  return [...pools.values()].sort((a, b) => (a.driver + a.pool).localeCompare(b.driver + b.pool));
+  return [...pools.values()].sort((a, b) => order(a.driver + a.pool, b.driver + b.pool));
 }
 
-export function buildInventory({ nodes, slices, claims, rules }) {
-  const devices = new Map();
-  const pools = [];
-  for (const pool of newestPools(slices)) {
-    pool.slices.sort((a, b) => a.metadata.name.localeCompare(b.metadata.name));
-    pool.node = pool.slices[0].spec.nodeName ?? "";
-    pool.rows = [];
-    for (const slice of pool.slices) {
-      for (const device of slice.spec.devices ?? []) {
-        const row = { driver: pool.driver, pool: pool.pool, node: device.nodeName ?? pool.node, name: device.name, device, uses: [], blockedBy: "" };
-        row.taints = taintsOf(row, rules);
-        row.isPartition = Boolean(device.consumesCounters?.length) && attribute(device, pool.driver, "type") === "mig";
-        row.model = modelName(device, pool.driver);
-        devices.set(`${row.driver}\n${row.pool}\n${row.name}`, row);
-        pool.rows.push(row);
-      }
+const NONE = Object.freeze([]); // the uses of a device that nobody has
+const rowKey = (driver, pool, device) => `${driver}\n${pool}\n${device}`;
+
+function readRows(pool, rules) {
+  pool.rows = [];
+  for (const slice of pool.slices) {
+    for (const device of slice.spec.devices ?? []) {
+      const row = { driver: pool.driver, pool: pool.pool, node: device.nodeName ?? pool.node, name: device.name, device, uses: NONE, blockedBy: "", taints: NONE, isPartition: false, model: "", state: "" };
+      row.taints = taintsOf(row, rules);
+      row.isPartition = Boolean(device.consumesCounters?.length) && attribute(device, pool.driver, "type") === "mig";
+      row.model = modelName(device, pool.driver);
+      pool.rows.push(row);
     }
-    pools.push(pool);
+  }
+}
+
+// The rows of the pool as they were, without uses, if the slices are the very same objects; else null.
+function sameRows(pool, old) {
+  if (!old || old.slices.length !== pool.slices.length || old.slices.some((slice, at) => slice !== pool.slices[at])) return null;
+  for (const row of old.rows) {
+    row.uses = NONE;
+    row.blockedBy = "";
+  }
+  return old.rows;
+}
+
+// `previous` is what this returned before, for the same rules; it is used up: rows of pools that did not change are taken over.
+export function buildInventory({ nodes, slices, claims, rules }, previous = null) {
+  const old = previous ? previous.poolsByKey : new Map();
+  const devices = previous ? previous.devices : new Map();
+  const poolsByKey = new Map();
+  const pools = newestPools(slices);
+  const fresh = [];
+  for (const pool of pools) {
+    const key = `${pool.driver}\n${pool.pool}`;
+    if (pool.slices.length > 1) pool.slices.sort((a, b) => order(a.metadata.name, b.metadata.name));
+    pool.node = pool.slices[0].spec.nodeName ?? "";
+    pool.rows = sameRows(pool, old.get(key));
+    if (pool.rows) old.delete(key);
+    else fresh.push(pool);
+    poolsByKey.set(key, pool);
+  }
+  for (const gone of old.values()) for (const row of gone.rows) devices.delete(rowKey(row.driver, row.pool, row.name));
+  for (const pool of fresh) {
+    readRows(pool, rules);
+    for (const row of pool.rows) devices.set(rowKey(row.driver, row.pool, row.name), row);
   }
   for (const claim of claims) {
     for (const result of claim.status?.allocation?.devices?.results ?? []) {
-      const row = devices.get(`${result.driver}\n${result.pool}\n${result.device}`);
-      const use = { claim: `${claim.metadata.namespace}/${claim.metadata.name}`, request: result.request, admin: Boolean(result.adminAccess), consumed: result.consumedCapacity ?? {}, pods: (claim.status.reservedFor ?? []).map((user) => user.name) };
-      if (row) row.uses.push(use);
+      const row = devices.get(rowKey(result.driver, result.pool, result.device));
+      if (!row) continue;
+      if (row.uses === NONE) row.uses = [];
+      row.uses.push({ claim: `${claim.metadata.namespace}/${claim.metadata.name}`, request: result.request, admin: Boolean(result.adminAccess), consumed: result.consumedCapacity ?? {}, pods: (claim.status.reservedFor ?? []).map((user) => user.name) });
     }
   }
   for (const pool of pools) markBlocked(pool);
@@ -96,11 +129,11 @@ export function buildInventory({ nodes, slices, claims, rules }) {
     if (!byNode.has(pool.node)) byNode.set(pool.node, []);
     byNode.get(pool.node).push(pool);
   }
-  return { pools, devices, byNode };
+  return { pools, poolsByKey, devices, byNode };
 }
 
 export function holders(row) {
-  return row.uses.filter((use) => !use.admin);
+  return row.uses.length ? row.uses.filter((use) => !use.admin) : NONE;
 }
 
 function stateOf(row) {
@@ -111,6 +144,7 @@ function stateOf(row) {
 
 // A GPU that was cut blocks the whole, and the whole blocks its slices: compare what is drawn with the largest draw.
 function markBlocked(pool) {
+  if (!pool.rows.some((row) => row.device.consumesCounters?.length)) return;
   const budget = new Map();
   const used = new Map();
   const users = new Map();
@@ -208,6 +242,78 @@ export function poolSummaries(inventory) {
     entry.fragmentation = leftover > 0 ? entry.freeSlices / leftover : 0;
   }
   return [...found.values()].sort((a, b) => (a.driver + a.model).localeCompare(b.driver + b.model));
+}
+
+// --- groups of nodes, for systems that do not fit on a page ----------------------------
+
+export const STATES = ["held", "free", "blocked", "tainted"]; // the order of a bar's stretches and of the legend
+
+// As a box looks on the map: a GPU with a slice given out is held, though as a whole it is blocked.
+export function shownState(row, pool) {
+  if (holders(row).length) return "held";
+  if (row.device.consumesCounters?.length && partsOf(row, pool).length) return "held";
+  return STATES.includes(row.state) ? row.state : "held";
+}
+
+const LABELS = {
+  pool: ["dray.dev/node-group", "karpenter.sh/nodepool", "cloud.google.com/gke-nodepool", "eks.amazonaws.com/nodegroup", "kubernetes.azure.com/agentpool", "node.kubernetes.io/instance-type"],
+  zone: ["topology.kubernetes.io/zone"],
+};
+export const GROUPINGS = { pool: "node pool", devices: "devices", zone: "zone" };
+
+function labelled(node, grouping) {
+  for (const label of LABELS[grouping]) {
+    const value = node?.metadata.labels?.[label];
+    if (value) return value;
+  }
+  return "";
+}
+
+// The groupings that tell nodes apart here; by devices is always one.
+export function usefulGroupings(nodes) {
+  return Object.keys(GROUPINGS).filter((grouping) => grouping === "devices" || nodes.some((node) => labelled(node, grouping)));
+}
+
+function devicesInWords(pools) {
+  const counts = new Map();
+  for (const pool of pools) {
+    for (const row of pool.rows) {
+      if (row.isPartition) continue;
+      const name = row.model ? `${row.model} (${row.driver})` : row.driver;
+      counts.set(name, (counts.get(name) ?? 0) + 1);
+    }
+  }
+  return [...counts].sort(([a], [b]) => order(a, b)).map(([name, count]) => `${count}× ${name}`).join(", ") || "no devices";
+}
+
+function groupName(name, node, pools, grouping) {
+  if (grouping === "devices") return devicesInWords(pools);
+  return labelled(node, grouping) || (name === "" ? "(every node)" : `(no ${GROUPINGS[grouping]})`);
+}
+
+export function stateCounts(pools, counts = Object.fromEntries(STATES.map((name) => [name, 0]))) {
+  for (const pool of pools) for (const row of pool.rows) if (!row.isPartition) counts[shownState(row, pool)] += 1;
+  return counts;
+}
+
+export function isReady(node) {
+  return node?.status?.conditions?.find((condition) => condition.type === "Ready")?.status === "True";
+}
+
+// Nodes ([name, pools] each) into groups by label or by their devices, with counts of what their devices are.
+export function groupNodes(entries, nodesByName, grouping) {
+  const groups = new Map();
+  for (const entry of entries) {
+    const [name, pools] = entry;
+    const node = nodesByName.get(name);
+    const label = groupName(name, node, pools, grouping);
+    let group = groups.get(label);
+    if (!group) groups.set(label, (group = { name: label, entries: [], notReady: 0, counts: Object.fromEntries(STATES.map((state) => [state, 0])) }));
+    group.entries.push(entry);
+    if (node && !isReady(node)) group.notReady += 1;
+    stateCounts(pools, group.counts);
+  }
+  return [...groups.values()].sort((a, b) => order(a.name, b.name));
 }
 
 export function ownerColour(index) {
