@@ -122,6 +122,9 @@ def agrees(shown: list[str], printed: list[str]) -> bool:
     return wanted == actual
 
 
+_STILL_AT_WORK = re.compile(r".* \(\d+ s\) …")
+
+
 class Shell:
     """One bash for the commands of a page: variables and background processes live as long as it does."""
 
@@ -145,7 +148,8 @@ class Shell:
         self._process.stdin.write(f"{command}\necho {mark}\n".encode())
         self._process.stdin.flush()
         text = self._read_until(f"{mark}\n", time.monotonic() + seconds, command)
-        return text.splitlines()
+        # A busy machine makes commands say that they are still at work, which no page shows.
+        return [line for line in text.splitlines() if not _STILL_AT_WORK.fullmatch(line)]
 
     def _read_until(self, mark: str, deadline: float, command: str) -> str:
         assert self._process.stdout is not None

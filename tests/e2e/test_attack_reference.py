@@ -21,7 +21,7 @@ from attack.wire import HOST, Answer, client_tls, take_answer
 REQUESTS = 6_000
 # Answers about node agents depend on addresses, and streaming is offered by one side only.
 # Requests with two faults, of which dray reports another first. It reads a whole applied object before it merges it;
-# upstream looks at numbers, times, quantities and base64 only after conflicts. And it looks at the revision before Accept.
+# upstream looks at numbers, times, quantities and base64 only after conflicts.
 EARLIER = re.compile(
     r"failed to create typed patch object: (json: cannot unmarshal number|parsing time|illegal base64|quantities must)"
     r"|resourceVersion: Invalid value"

@@ -223,6 +223,8 @@ class Fleet:
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "dray", "fleet", *words, "--kubeconfig", str(self.cluster.peer.kubeconfig),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            # Where the tests run in the background, Ctrl-C may be ignored, and children would inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
 
     async def dray(self, *words):

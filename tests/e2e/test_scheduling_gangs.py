@@ -1,6 +1,7 @@
 """Gangs: pods with extended resources start together or not at all, and everybody is told what is missing."""
 
 import asyncio
+import contextlib
 
 import pytest
 from clusters import Cluster
@@ -13,6 +14,7 @@ from extended_resources import (
 )
 from test_scheduling_more import _allocated, _conditional, _group, _report
 
+from dray.client import Conflict
 from dray.client import resources as kinds
 
 SOON = 20.0  # seconds; far from the half minute for which changed counts are held back
@@ -218,8 +220,15 @@ async def test_no_member_is_bound_before_the_drivers_of_all_are_ready(peer):
         await cluster.until(released, "the failed allocation is released")
         assert await nodes_of(cluster, names) == [None, None], "a failed member takes the others along"
         for name in names:
-            await _allocated(cluster, f"claim-{name}")
-            await _report(cluster, f"claim-{name}", "attached")
+
+            async def reported(claim=f"claim-{name}"):
+                # The scheduler may write the claim between our reading and our writing.
+                with contextlib.suppress(Conflict):
+                    await _allocated(cluster, claim)
+                    await _report(cluster, claim, "attached")
+                    return True
+
+            await cluster.until(reported, f"the driver of {name} reports")
         assert sorted([await cluster.bound(name) for name in names]) == ["n0", "n1"]
 
 

@@ -14,6 +14,7 @@ from dray.cli.arguments import add_flags, seconds
 from dray.cli.output import CommandError
 from dray.cli.services import log_to_stderr, until_stopped
 from dray.cli.which_system import running_state
+from dray.client.bounded_files import read_file
 from dray.host.sockets import SocketLock, SocketTakenError
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
             "TLS needs --serve, --tls-cert-file, --tls-private-key-file and --client-ca-file",
             "without TLS a loopback address can be served",
         )
+    read_file(Path(args.catalogue))  # what is wrong with the file is said before anything is done
     data = _data(args.data)
     # Two of them would host the same nodes.
     lock = SocketLock(

@@ -155,3 +155,13 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path, capsys):
     path.write_text("")
     path.chmod(0)
     assert outcome(["check", str(path)], capsys)[0] == 2
+
+
+def test_autoscale_names_a_catalogue_that_is_not_there_before_it_touches_the_system(tmp_path, capsys):
+    (tmp_path / "admin.kubeconfig").write_text("")
+    code, _, err = outcome(
+        ["autoscale", "--data", str(tmp_path), "--catalogue", str(tmp_path / "absent")], capsys
+    )
+    assert code == 2
+    assert "absent" in err
+    assert not (tmp_path / "autoscaled").exists()

@@ -78,6 +78,9 @@ class Handlers:
     async def get(self, call: Call) -> Response:
         """Return one object."""
         route = call.route
+        representation = negotiate(
+            call.request.header("accept")
+        )  # before the version: a request may have both faults
         version = call.request.first("resourceVersion")
         if version:
             if (
@@ -87,7 +90,6 @@ class Handlers:
             else:
                 wanted = parse_version(version, lambda text: errors.plain_failure(500, text))
             await self.reader.wait_for(wanted)
-        representation = negotiate(call.request.header("accept"))
         obj = self.objects.find(route.kind, route.namespace, route.name)
         if obj is None:
             raise errors.not_found(route.kind.group, route.kind.plural, route.name)
