@@ -77,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
             "TLS needs --serve, --tls-cert-file, --tls-private-key-file and --client-ca-file",
             "without TLS a loopback address can be served",
         )
-    read_file(Path(args.catalogue))  # what is wrong with the file is said before anything is done
     data = _data(args.data)
+    read_file(Path(args.catalogue))  # what is wrong with the file is said before anything is done
     # Two of them would host the same nodes.
     lock = SocketLock(
         data / "autoscaled" / "lock", "stop it first (`dray up --autoscale` has one of its own)"
