@@ -97,7 +97,11 @@ class _Walk(list[Deviation]):
             error.owner = error.owner or owner
             if part[:1] in (".", "{"):
                 error.path.append(part[1:])
-        raise error
+        try:
+            raise error
+        finally:
+            # The traceback of the error leads to this call: a cycle would keep the whole body until it is collected.
+            del error
 
     def below(self, start: int, part: str) -> int:
         """Add a part of the path to the deviations noted since; return their new number."""

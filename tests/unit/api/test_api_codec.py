@@ -1,8 +1,10 @@
 """Bodies to objects, objects to bytes, and views of both."""
 
 import copy
+import gc
 import json
 import pickle
+import weakref
 
 import pytest
 
@@ -21,7 +23,7 @@ from dray.api.codec import (
 )
 from dray.api.parsing import parse_json
 from dray.api.raw_json import RawJson
-from dray.api.reading import drop_empty
+from dray.api.reading import DecodeError, drop_empty, read
 from dray.api.resource import ResourceClaim, ResourceSlice
 from dray.api.schema import schema_of
 
@@ -279,3 +281,24 @@ def test_empty_lists_can_be_kept_until_validation_is_done():
     assert claim["spec"]["devices"] == {"requests": []}
     drop_empty(CLAIM, claim)
     assert claim["spec"]["devices"] == {"requests": None}
+
+
+def test_a_body_that_cannot_be_read_is_gone_with_the_error():
+    class Body(dict):
+        """A dict that can be asked for by a weak reference."""
+
+    body = Body(spec={"devices": {"requests": [{"name": "r", "exactly": {"count": "x", "capacity": "y"}}]}})
+    seen, said = weakref.ref(body), ""
+    gc.collect()
+    gc.disable()
+    try:
+        try:
+            read(schema_of("resource.k8s.io", "v1", "ResourceClaim"), body)
+        except DecodeError as error:
+            said = str(error)
+        del body
+        # A cycle of error, traceback and frame would keep it until the next collection, which may be long after.
+        assert seen() is None
+    finally:
+        gc.enable()
+    assert "cannot unmarshal string" in said
