@@ -23,7 +23,7 @@ from dray.api.codec import (
 )
 from dray.api.parsing import parse_json
 from dray.api.raw_json import RawJson
-from dray.api.reading import DecodeError, drop_empty, read
+from dray.api.reading import drop_empty
 from dray.api.resource import ResourceClaim, ResourceSlice
 from dray.api.schema import schema_of
 
