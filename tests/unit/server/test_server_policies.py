@@ -1,9 +1,13 @@
 """ValidatingAdmissionPolicy: writes judged by CEL expressions."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
 from server_cluster import MERGE, running_cluster
+
+from dray.server.admission.admission_expressions import Compiler, Evaluation
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 POLICIES = f"{GROUP}/validatingadmissionpolicies"
@@ -93,6 +97,26 @@ async def test_variables_are_computed_once_and_may_use_each_other() -> None:
         policy({"expression": "variables.broken == 'x'"}, variables=variables), config_map()
     )
     assert 'composited variable "broken" fails to evaluate: no such key: ' in broken.json["message"]
+
+
+def test_variables_do_not_keep_the_object_that_they_read() -> None:
+    class Body(dict):
+        """A dict that can be asked for by a weak reference."""
+
+    compiler = Compiler(has_variables=True)
+    variables = {"n": compiler.add_variable("n", "size(object)")}
+    rule = compiler.compile("variables.n == 1", "variable")
+    body = Body(a=1)
+    seen = weakref.ref(body)
+    gc.collect()
+    gc.disable()
+    try:
+        evaluation = Evaluation({"object": body}, 10_000_000, variables)
+        assert evaluation.run(rule) is True
+        del evaluation, body
+        assert seen() is None  # in a cycle it would stay until the next collection
+    finally:
+        gc.enable()
 
 
 async def test_a_binding_chooses_parameters() -> None:

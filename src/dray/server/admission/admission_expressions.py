@@ -194,7 +194,7 @@ class _LazyVariables(dict[object, object]):
         super().__init__()
         self.cost = 0
         self._expressions = expressions
-        self._values = {**values, "variables": self}
+        self._values = values
 
     def get(self, key: object, default: object = None) -> object:
         """Return the value of a variable; a Failure if it cannot be evaluated."""
@@ -204,7 +204,8 @@ class _LazyVariables(dict[object, object]):
                 return default
             meter = Meter(RUN_TIME_LIMIT)
             try:
-                self[key] = expression.run(self._values, meter)
+                # Not kept as one map with itself in it: such a cycle would hold the object until it is collected.
+                self[key] = expression.run({**self._values, "variables": self}, meter)
             except EvaluationError as problem:
                 self[key] = Failure(f'composited variable "{key}" fails to evaluate: {problem}')
             self.cost += meter.cost
