@@ -11,8 +11,8 @@ import shutil
 import sys
 
 from dray.cli import run as running
-from dray.cli.arguments import add_flags, seconds
-from dray.cli.job_flags import add_job_flags
+from dray.cli.arguments import add_flags
+from dray.cli.job_flags import add_job_flags, add_start_flags
 from dray.cli.output import CommandError
 from dray.workbench.container_engines import ENGINES, EngineError, engine_of
 
@@ -23,17 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     running.add_device_flags(parser)
     add_job_flags(parser)
     add("--name", metavar="NAME", help="name of the pod and of the claim (default: run- and six characters)")
-    add("-i", "--stdin", action="store_true", help="pass on standard input")
-    add("-t", "--tty", action="store_true", help="give the command a terminal")
-    add("--detach", action="store_true", help="start it and return; nothing is deleted")
-    add(
-        "--timeout",
-        type=seconds(),
-        default=0.0,
-        metavar="SECONDS",
-        help="give up when it has not started by then (default: wait forever)",
-    )
-    add("--dry-run", action="store_true", help="print the manifests and create nothing")
+    add_start_flags(parser)
     add_flags(parser, "--namespace", "--kubeconfig", "--context")
     add("words", nargs="*", metavar="CMD", help="the engine's command, after --")
 

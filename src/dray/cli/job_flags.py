@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dray.api.quantity import QuantityError, parse_quantity
+from dray.cli.arguments import seconds
 from dray.cli.output import CommandError
 from dray.workbench.run_manifests import PRIORITIES
 
@@ -93,6 +94,22 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
         help="a /tmp of its own, which goes with the job (containers of an image have one anyway)",
     )
     add("--clean-env", action="store_true", help="do not pass on the caller's environment")
+
+
+def add_start_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare how a command is started: attached or not, and how long it may take until it runs."""
+    add = parser.add_argument
+    add("-i", "--stdin", action="store_true", help="pass on standard input")
+    add("-t", "--tty", action="store_true", help="give the command a terminal")
+    add("--detach", action="store_true", help="start it and return; nothing is deleted")
+    add(
+        "--timeout",
+        type=seconds(),
+        default=0.0,
+        metavar="SECONDS",
+        help="give up when it has not started by then (default: wait forever)",
+    )
+    add("--dry-run", action="store_true", help="print the manifests and create nothing")
 
 
 def environment(args: argparse.Namespace, caller: Mapping[str, str], *, inherits: bool) -> dict[str, str]:

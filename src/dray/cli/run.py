@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 from dray.api.json_types import JsonObject
 from dray.api.quantity import QuantityError, parse_quantity
-from dray.cli.arguments import add_flags, did_you_mean, seconds
+from dray.cli.arguments import add_flags, did_you_mean
 from dray.cli.following import follow, pod_states
 from dray.cli.interactive import check_terminal, run_at_terminal
 from dray.cli.job_flags import (
     ARRAY_VARIABLE,
     add_job_flags,
+    add_start_flags,
     array_range,
     environment,
     resources,
@@ -149,18 +150,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"start one job for each number, which it finds in ${ARRAY_VARIABLE}; their output is in `dray logs`",
     )
     add("--after", metavar="JOB", default="", help="begin when this job has ended, however it ended")
-    add("-i", "--stdin", action="store_true", help="pass on standard input")
-    add("-t", "--tty", action="store_true", help="give the command a terminal")
-    add("--detach", action="store_true", help="start it and return; nothing is deleted")
     add("--keep", action="store_true", help="do not delete pod and claim at the end")
-    add(
-        "--timeout",
-        type=seconds(),
-        default=0.0,
-        metavar="SECONDS",
-        help="give up when it has not started by then (default: wait forever)",
-    )
-    add("--dry-run", action="store_true", help="print the manifests and create nothing")
+    add_start_flags(parser)
     add_flags(parser, "--namespace", "--kubeconfig", "--context")
     add("words", nargs="*", metavar="CMD", help="the command, after --")
 
