@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from scheduler_builders import SmallCluster, claim, device_class, node, pod, resource_slice
+from scheduler_builders import SmallCluster, claim, container, device_class, node, pod, resource_slice
 
 from dray.allocator import RequestFootprint
 from dray.scheduler.policies import (
@@ -269,3 +269,45 @@ def test_pack_leaves_a_rare_model_to_the_pods_that_name_it():
     assert score(empty, anything) > score(full_and_rare, anything)
     nearly_empty = supply(WHOLE, WHOLE, hardware=1)
     assert score(full_and_rare, rare) > score(nearly_empty, rare), "among its own it fills the fullest"
+
+
+# --- kept scores ------------------------------------------------------------------
+
+
+class Learning(NodePolicy):
+    """A policy whose scores change with every third arrival."""
+
+    name = "learning"
+
+    def __init__(self):
+        self.version = self.arrivals = 0
+
+    def observe(self, pod):
+        self.arrivals += 1
+        self.version = self.arrivals // 3
+
+    def score(self, pod, before, after):
+        return (before.free * 31 + after.cpu + 7 * self.version) % 1009
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kept_scores_are_those_of_a_ranking_that_knows_nothing(seed):
+    chance = random.Random(seed)
+    made = cluster(Learning(), **{f"n{i}": chance.choice((1, 2, 4)) for i in range(12)})
+    ranking, running, decided = made.placer.ranking, [], 0
+    for number in range(150):
+        if running and chance.random() < 0.45:
+            made.end(running.pop(chance.randrange(len(running))))
+            continue
+        wanted = pod(f"p{number}", containers=[container(cpu=chance.choice(("1", "2")))])
+        if made.place(wanted, claim(f"c{number}")):
+            made.run(wanted, claim(f"c{number}"))
+            running.append(wanted)
+            decided += 1
+        for kind in ranking._kinds.values():
+            ranking._renew(kind)
+            kept = dict(kind.scores)
+            kind.page = -1
+            ranking._renew(kind)
+            assert kept == kind.scores
+    assert decided > 20

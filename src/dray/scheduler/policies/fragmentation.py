@@ -20,7 +20,7 @@ by measuring on the openb traces (docs/policies.md).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,7 +39,17 @@ _MOST_STATES: Final = 200_000  # states whose waste and leftover are kept
 
 _Level = tuple[int, int, int]  # hardware number, and how many kinds want no more cpu and memory than there is
 _Offer = tuple[int, int, int, int, int]  # number of the kind, cpu, memory, devices, amount on each
-_Offers = list[list[_Offer]]  # one list for each sample
+_Want = tuple[int, int, float, int, int]  # cpu, memory, weight, devices, amount on each
+
+
+@dataclass(frozen=True, slots=True)
+class _Offers:
+    """The samples as they are on one hardware, and what the most modest pod of them takes."""
+
+    samples: list[list[_Offer]]
+    cpu: int
+    memory: int
+    amount: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +86,7 @@ class Fragmentation(NodePolicy):
         self.mix = RequestMix()
         self._pack = Pack()
         self._samples: tuple[tuple[PodDemand, ...], ...] = ()
+        self._wants: dict[int, list[_Want]] = {}  # by hardware number: the kinds that can be there
         self._losses: dict[_Level, _Losses] = {}
         self._waste: dict[tuple[_Level, tuple[int, ...]], float] = {}
         self._leftover: dict[NodeSupply, float] = {}
@@ -92,7 +103,7 @@ class Fragmentation(NodePolicy):
         self._samples = self.mix.samples(_SAMPLES, _LENGTH)
         self._cpus = sorted({each.cpu for each, _ in self.mix.current})
         self._memories = sorted({each.memory for each, _ in self.mix.current})
-        for kept in (self._losses, self._waste, self._leftover, self._offers):
+        for kept in (self._wants, self._losses, self._waste, self._leftover, self._offers):
             kept.clear()
         self._scarcity.forget()
 
@@ -136,35 +147,45 @@ class Fragmentation(NodePolicy):
         return found
 
     def _losses_on(self, supply: NodeSupply) -> _Losses:
+        wants = self._wants.get(supply.hardware)
+        if wants is None:
+            wants = self._wants[supply.hardware] = list(self._wants_on(supply.hardware))
         weight_by_size: dict[int, float] = {}
         several: list[tuple[float, int, int]] = []
-        nowhere = 0.0
-        for pod, weight in self.mix.current:
-            footprints = pod.footprints.get(supply.hardware)
-            if not footprints or pod.cpu > supply.cpu or pod.memory > supply.memory:
-                nowhere += weight
+        cpu, memory = supply.cpu, supply.memory
+        somewhere = 0.0
+        for wanted_cpu, wanted_memory, weight, count, amount in wants:
+            if wanted_cpu > cpu or wanted_memory > memory:
                 continue
-            count, amount, _ = max(footprints, key=lambda each: each.n_devices * each.amount)
+            somewhere += weight
             weight_by_size[amount] = weight_by_size.get(amount, 0.0) + weight
             if count > 1:
                 several.append((weight, count, amount))
         sizes = sorted(weight_by_size)
-        weights = [nowhere]
+        weights = [1.0 - somewhere]
         for size in reversed(sizes):
             weights.append(weights[-1] + weight_by_size[size])
         return _Losses(sizes, weights[::-1], several)
 
+    def _wants_on(self, hardware: int) -> Iterator[_Want]:
+        for pod, weight in self.mix.current:
+            footprints = pod.footprints.get(hardware)
+            if footprints:
+                count, amount, _ = max(footprints, key=lambda each: each.n_devices * each.amount)
+                yield pod.cpu, pod.memory, weight, count, amount
+
     # --- leftover --------------------------------------------------------------
 
     def _left_over(self, supply: NodeSupply) -> float:
-        key = supply._replace(devices=tuple(sorted(supply.devices)))
+        cpu, memory, devices, hardware, cpu_total = supply
+        key = NodeSupply(cpu, memory, tuple(sorted(devices)), hardware, cpu_total)
         found = self._leftover.get(key)
         if found is None:
             if len(self._leftover) >= _MOST_STATES:
                 self._leftover.clear()
             offers = self._offers_on(supply)
             if offers is not None:
-                total = sum([_left_of(supply, offer) for offer in offers])
+                total = sum([_left_of(key, sample, offers) for sample in offers.samples])
             else:
                 total = 0
                 for sample in self._samples:
@@ -192,19 +213,21 @@ class Fragmentation(NodePolicy):
                 return None
             [(count, amount, _matching)] = footprints
             plain[pod] = len(plain), pod.cpu, pod.memory, count, amount
-        return [[plain[pod] for pod in sample if pod in plain] for sample in self._samples]
+        samples = [[plain[pod] for pod in sample if pod in plain] for sample in self._samples]
+        _, cpus, memories, _, amounts = zip(*plain.values(), strict=True) if plain else ((0,),) * 5
+        return _Offers(samples, min(cpus), min(memories), min(amounts))
 
 
-def _left_of(supply: NodeSupply, offer: list[_Offer]) -> int:
-    """Return what is free after each pod was placed best-fit, if it fits.
+def _left_of(supply: NodeSupply, sample: list[_Offer], least: _Offers) -> int:
+    """Return what is free (`supply` has it in ascending order) after each pod was placed best-fit, if it fits.
 
     The same as `NodeSupply.after` again and again, for devices that are all alike: then only the amounts count,
     and a kind that did not fit once will not fit later.
     """
     cpu, memory, devices, _, _ = supply
-    free = sorted(devices)
+    free = list(devices)
     refused = 0  # bit set of kinds
-    for kind, wanted_cpu, wanted_memory, count, amount in offer:
+    for kind, wanted_cpu, wanted_memory, count, amount in sample:
         if refused >> kind & 1:
             continue
         first = bisect_left(free, amount)
@@ -218,6 +241,6 @@ def _left_of(supply: NodeSupply, offer: list[_Offer]) -> int:
         else:
             free[first : first + count] = [left - amount for left in free[first : first + count]]
             free.sort()
-        if not free[-1]:
-            return 0
+        if free[-1] < least.amount or cpu < least.cpu or memory < least.memory:
+            break  # for everyone
     return sum(free)

@@ -47,7 +47,10 @@ class PodDemand:
     def amount(self) -> int:
         """Thousandths of devices in all, on some hardware."""
         for footprints in self.footprints.values():
-            return sum([each.n_devices * each.amount for each in footprints])
+            total = 0
+            for count, amount, _ in footprints:
+                total += count * amount
+            return total
         return 0
 
 
@@ -77,6 +80,8 @@ class NodeSupply(NamedTuple):
             return None
         free = list(self.devices)
         for count, amount, matching in footprints:
+            if max(free, default=0) < amount:
+                return None
             for _ in range(count):
                 best, least = -1, WHOLE + 1
                 for position, left in enumerate(free):

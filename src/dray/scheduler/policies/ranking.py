@@ -227,20 +227,31 @@ class NodeRanking:
     def _renew(self, kind: _Kind) -> None:
         if self._described != self.policy.version:
             self._describe()
-        if kind.page < 0 or kind.version != self.policy.version:
+        if kind.page < 0:
             kind.scores.clear()
             indexes = set(self._nodes)
         else:
             indexes = set(self._log[kind.page :])
+            if kind.version != self.policy.version:
+                # On the other nodes it did not fit, and nothing has changed there.
+                indexes.update(kind.scores)
         demand, policy, scores = kind.demand, self.policy, kind.scores
         score = policy.score if demand.has_claims else policy.score_without_devices
+        known: dict[NodeSupply, float | None] = {}  # equal nodes are scored once
         for index in indexes:
             before = self._supply_of(index)
-            after = before.after(demand) if before is not None else None
-            if before is None or after is None:
+            if before is None or before.cpu < demand.cpu or before.memory < demand.memory:
+                scores.pop(index, None)
+                continue
+            if before in known:
+                found = known[before]
+            else:
+                after = before.after(demand)
+                found = known[before] = None if after is None else score(demand, before, after)
+            if found is None:
                 scores.pop(index, None)
             else:
-                scores[index] = score(demand, before, after)
+                scores[index] = found
         kind.page, kind.version = len(self._log), policy.version
 
     def _describe(self) -> None:
@@ -263,7 +274,8 @@ class NodeRanking:
                 break
             before = self._supply_of(index)
             assert before is not None
-            state = before._replace(devices=tuple(sorted(before.devices)))
+            cpu, memory, devices, hardware, cpu_total = before
+            state = cpu, memory, tuple(sorted(devices)), hardware, cpu_total
             if state in seen:
                 rest.append((score, index))
                 continue
