@@ -95,11 +95,14 @@ def test_links_lead_somewhere(page):
     assert broken == []
 
 
-def test_pages_named_in_the_source_exist():
+def test_files_named_in_the_source_exist():
+    named = re.compile(
+        r"(?<![\w./-])(?:docs|tests|tools|bench|deploy|examples)/[\w./-]*\w\.(?:md|py|yaml|yml|jsonl|json|txt)(?!\w)"
+    )
     missing = {}
-    for folder in ("src", "tests", "bench"):
+    for folder in ("src", "tests", "bench", "attack", "tools"):
         for path in ROOT.glob(f"{folder}/**/*.py"):
-            for name in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text("utf-8")):
+            for name in named.findall(path.read_text("utf-8")):
                 if not (ROOT / name).exists():
                     missing.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert missing == {}

@@ -8,7 +8,7 @@ dray's wheel. There is no shell and no package manager in it. `rootfs` makes eac
 folders into an archive that `ctr images import`, `podman load`, `docker load` and `skopeo copy oci-archive:` read.
 
 The same commit, lock file and Debian packages give the same digest: every time stamp is fixed, every list is sorted.
-Tests: tests/unit/tools/test_image.py, tests/cluster/test_image.py.
+Tests: tests/unit/tools/test_image.py, tests/cluster/test_cluster_install.py.
 """
 
 import argparse

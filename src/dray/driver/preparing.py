@@ -7,7 +7,7 @@ Each arrow may be the last thing the process ever does. Started but not
 completed: the node asks again, and the driver's `prepare` runs again; or the pod
 is gone and the node asks for unprepare, which finds the record. Completed:
 answered from the record. Files without a record cannot exist, since the record
-is written first and struck out last. (tests/e2e/test_node_driver_kills.py kills at
+is written first and struck out last. (tests/e2e/test_node_kills.py kills at
 every step.)
 
 Calls are made one at a time: with an asyncio lock inside the process, and with a

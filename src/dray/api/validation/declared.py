@@ -13,7 +13,7 @@ the walk there; a field equal to its old value is not looked at again.
 `in_version` at last rewrites the paths to the shape of the client's version.
 
 Invariant: an object that did not change has no declared errors
-(tests/unit/api/test_validation_declared.py).
+(tests/unit/api/test_validation_basics.py).
 """
 
 from __future__ import annotations

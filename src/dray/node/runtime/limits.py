@@ -4,7 +4,7 @@ Version 2 or 1, whichever there is. A container has a group of its own wherever 
 limits or not, below one of the agent's own (several agents may run on a machine): what a program leaves behind in another session is found in it and ended (`kill`). Without rights
 there are no groups and no limits.
 
-Tests: tests/unit/node/test_node_limits.py, on folders for both versions and (as root) on the kernel's own.
+Tests: tests/unit/node/test_node_isolation.py, on folders for both versions and (as root) on the kernel's own.
 """
 
 from __future__ import annotations
