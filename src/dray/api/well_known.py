@@ -44,6 +44,9 @@ AFTER_GATE: Final = "dray.dev/after"  # the scheduling gate that keeps it from b
 LOW_PRIORITY_CLASS: Final = "dray-low"
 HIGH_PRIORITY_CLASS: Final = "dray-high"
 
+# Phases of pods that have ended: no container of theirs runs, or will run again.
+TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
+
 # Keys of the taints of nodes.
 NOT_READY_KEY: Final = "node.kubernetes.io/not-ready"
 UNREACHABLE_KEY: Final = "node.kubernetes.io/unreachable"

@@ -9,6 +9,7 @@ from typing import Any
 from dray.allocator import Policy
 from dray.api.core import Pod
 from dray.api.parsing import ParseError, parse_yaml_documents
+from dray.api.well_known import TERMINAL_PHASES
 from dray.cli.arguments import add_flags
 from dray.cli.manifests import valid_objects
 from dray.cli.output import CommandError, add_output_flag, emit, plural, table
@@ -112,7 +113,7 @@ def _pending(snapshot: Snapshot, wanted: Snapshot, *, every: bool) -> list[Pod]:
         pod
         for pod in snapshot.pods
         if not pod.spec.node_name
-        and pod.status.phase not in ("Succeeded", "Failed")
+        and pod.status.phase not in TERMINAL_PHASES
         and pod.metadata.deletion_timestamp is None
         and (every or (pod.metadata.namespace, pod.metadata.name) in names)
     ]

@@ -14,7 +14,7 @@ import msgspec
 
 from dray.api.quantity import parse_quantity
 from dray.api.resource import DeviceRequest, ResourceClaim
-from dray.api.well_known import NUMA_NODE, PCIE_ROOT
+from dray.api.well_known import NUMA_NODE, PCIE_ROOT, TERMINAL_PHASES
 from dray.cli.arguments import add_flags, did_you_mean
 from dray.cli.get_filters import add_filter_flags, row_filter
 from dray.cli.live import add_watch_flags, show
@@ -246,7 +246,7 @@ def finished_claims(snapshot: Snapshot) -> set[str]:
     for pod in snapshot.pods:
         keys = claim_keys(pod)
         if not isinstance(keys, NotReady):
-            (over if pod.status.phase in ("Succeeded", "Failed") else living).update(keys)
+            (over if pod.status.phase in TERMINAL_PHASES else living).update(keys)
     return over - living
 
 

@@ -8,12 +8,10 @@ A pod that names itself, or pods that name each other, wait until somebody delet
 from __future__ import annotations
 
 from dray.api.core import Pod
-from dray.api.well_known import AFTER_ANNOTATION, AFTER_GATE
+from dray.api.well_known import AFTER_ANNOTATION, AFTER_GATE, TERMINAL_PHASES
 from dray.client import NotFound
 from dray.client.resources import PODS
 from dray.control.reconcile_loop import Caches, Clock, Controller, utc_now
-
-_OVER = frozenset({"Succeeded", "Failed"})
 
 
 class JobDependencies(Controller):
@@ -39,7 +37,7 @@ class JobDependencies(Controller):
             others.discard(_key(old))
             if not others:
                 self._waiting.pop(before, None)
-        if new is None or new.status.phase in _OVER:
+        if new is None or new.status.phase in TERMINAL_PHASES:
             ended = new or old
             for key in self._waiting.get(_key(ended), ()) if ended is not None else ():
                 self.enqueue(key)
@@ -51,7 +49,7 @@ class JobDependencies(Controller):
         if pod is None or not before:
             return None
         other = self.pods.get(before)
-        if other is not None and other.status.phase not in _OVER:
+        if other is not None and other.status.phase not in TERMINAL_PHASES:
             return None
         gates = [{"name": gate.name} for gate in pod.spec.scheduling_gates if gate.name != AFTER_GATE]
         patch = {

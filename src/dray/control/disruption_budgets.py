@@ -19,6 +19,7 @@ from typing import Any
 from dray.api.core import Pod, PodDisruptionBudget
 from dray.api.label_selectors import matches_labels
 from dray.api.times import parse_time
+from dray.api.well_known import TERMINAL_PHASES
 from dray.api.workloads import Deployment, ReplicaSet
 from dray.client import key_of
 from dray.client.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, PODS, REPLICA_SETS
@@ -164,7 +165,7 @@ class BudgetController(Controller):
             for pod in self.pods.items.values()
             if pod.metadata.namespace == namespace
             and matches_labels(budget.spec.selector, pod.metadata.labels)
-            and pod.status.phase not in ("Succeeded", "Failed")
+            and pod.status.phase not in TERMINAL_PHASES
         ]
         status = budget_status(budget, pods, self._desired(namespace), self.clock())
         # With the revision: an eviction granted meanwhile must not be overwritten.

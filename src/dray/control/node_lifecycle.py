@@ -24,7 +24,14 @@ from dray.api.core import Lease, Node, Pod, Taint
 from dray.api.media_types import STRATEGIC_PATCH
 from dray.api.times import format_time, parse_time
 from dray.api.tolerations import tolerates
-from dray.api.well_known import NOT_READY_KEY, REGION_LABEL, UNREACHABLE_KEY, UNSCHEDULABLE_KEY, ZONE_LABEL
+from dray.api.well_known import (
+    NOT_READY_KEY,
+    REGION_LABEL,
+    TERMINAL_PHASES,
+    UNREACHABLE_KEY,
+    UNSCHEDULABLE_KEY,
+    ZONE_LABEL,
+)
 from dray.client import ClientError, Conflict, NotFound, key_of
 from dray.client.resources import LEASES, NODES, PODS
 from dray.control.node_leases import Disruption, NodeState, NoExecute, ServerAvailability
@@ -355,7 +362,7 @@ class NodeLifecycle(Controller):
         return None
 
     async def _fail(self, pod: Pod, message: str, phase: str | None = "Failed") -> None:
-        if pod.status.phase in ("Succeeded", "Failed"):
+        if pod.status.phase in TERMINAL_PHASES:
             return
         condition = {
             "type": "DisruptionTarget",

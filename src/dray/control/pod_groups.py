@@ -8,6 +8,7 @@ under pods that still use it.
 from __future__ import annotations
 
 from dray.api.core import Pod, PodGroup
+from dray.api.well_known import TERMINAL_PHASES
 from dray.client import STRATEGIC_PATCH, key_of
 from dray.client.resources import POD_GROUPS, PODS
 from dray.control.reconcile_loop import Caches, Clock, Controller, ignoring_absence, utc_now
@@ -18,7 +19,7 @@ FINALIZER = "scheduling.k8s.io/podgroup-protection"
 def is_member(pod: Pod, group: str) -> bool:
     """Return whether the pod belongs to the group and has not ended."""
     named = pod.spec.scheduling_group is not None and pod.spec.scheduling_group.pod_group_name == group
-    return named and pod.status.phase not in ("Succeeded", "Failed")
+    return named and pod.status.phase not in TERMINAL_PHASES
 
 
 class GroupProtection(Controller):

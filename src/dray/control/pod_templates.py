@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from dray.api.conditions import is_true
 from dray.api.core import Pod
 from dray.api.json_types import JsonObject
 from dray.api.meta import ObjectMeta
+from dray.api.well_known import TERMINAL_PHASES
 from dray.client import Conflict, Informer, NotFound, key_of
 from dray.client.resources import PODS, Resource
 from dray.control.reconcile_loop import Controller
@@ -57,14 +59,12 @@ def template_hash(template: JsonObject) -> str:
 
 def is_active(pod: Pod) -> bool:
     """Return whether the pod counts towards the wanted number."""
-    return pod.status.phase not in ("Succeeded", "Failed") and pod.metadata.deletion_timestamp is None
+    return pod.status.phase not in TERMINAL_PHASES and pod.metadata.deletion_timestamp is None
 
 
 def is_ready(pod: Pod) -> bool:
     """Return whether the pod serves."""
-    return any(
-        condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions
-    )
+    return is_true(pod.status.conditions, "Ready")
 
 
 def removal_order(pods: Iterable[Pod]) -> list[Pod]:

@@ -19,7 +19,7 @@ import msgspec
 from dray.api.core import Pod, PodGroup, PodResourceClaim
 from dray.api.meta import ObjectMeta
 from dray.api.resource import ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate
-from dray.api.well_known import CLAIM_FINALIZER, POD_CLAIM_ANNOTATION
+from dray.api.well_known import CLAIM_FINALIZER, POD_CLAIM_ANNOTATION, TERMINAL_PHASES
 from dray.client import STRATEGIC_PATCH, Invalid, NotFound, change_metadata, key_of
 from dray.client.resources import CLAIM_TEMPLATES, CLAIMS, POD_GROUPS, PODS
 from dray.control.reconcile_loop import Caches, Clock, Controller, ignoring_absence, utc_now
@@ -30,7 +30,7 @@ MAX_GENERATED_BASE = 57  # leaves a dash and five random characters of 63
 
 def is_done(pod: Pod) -> bool:
     """Return whether the pod will never again use its devices."""
-    finished = pod.status.phase in ("Succeeded", "Failed")
+    finished = pod.status.phase in TERMINAL_PHASES
     never_started = pod.metadata.deletion_timestamp is not None and not pod.spec.node_name
     return finished or never_started
 

@@ -22,6 +22,7 @@ from dray.api.quota_charges import (
     pod_charges,
 )
 from dray.api.resource import DeviceClass, ResourceClaim
+from dray.api.well_known import TERMINAL_PHASES
 from dray.client import NotFound, key_of
 from dray.client.resources import CLAIMS, DEVICE_CLASSES, PODS, RESOURCE_QUOTAS
 from dray.control.garbage_collection import Partial, discover
@@ -35,7 +36,7 @@ ZERO = parse_quantity("0")
 def charges_of_pod(pod: Pod) -> Amounts:
     """Return what a pod is charged; one that has ended holds nothing, only the object still counts."""
     charges = {"count/pods": ONE}
-    if pod.status.phase in ("Succeeded", "Failed"):
+    if pod.status.phase in TERMINAL_PHASES:
         return charges
     requests, limits = _pod_amounts(pod, "requests"), _pod_amounts(pod, "limits")
     return charges | {"pods": ONE} | pod_charges(requests, limits)

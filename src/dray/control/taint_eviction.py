@@ -34,6 +34,7 @@ from dray.api.resource import (
 from dray.api.times import format_time as rfc3339
 from dray.api.times import parse_time as parse_rfc3339
 from dray.api.tolerations import NO_EXECUTE
+from dray.api.well_known import TERMINAL_PHASES
 from dray.client import Conflict, NotFound, key_of
 from dray.client.resources import CLAIMS, POD_GROUPS, PODS, SLICES, TAINT_RULES
 from dray.control.reconcile_loop import (
@@ -271,7 +272,7 @@ class TaintEviction(Controller):
             bool(pod.spec.node_name)
             and meta.deletion_timestamp is None
             and meta.uid not in self._evicted
-            and pod.status.phase not in ("Succeeded", "Failed")
+            and pod.status.phase not in TERMINAL_PHASES
         )
 
     async def _evict(self, pod: Pod, departure: Departure) -> bool:

@@ -32,6 +32,7 @@ from pathlib import Path
 
 import msgspec
 
+from dray.api.conditions import is_true
 from dray.api.core import Taint
 from dray.api.meta import Condition, ObjectMeta
 from dray.api.parsing import ParseError, load_json
@@ -78,7 +79,7 @@ class NodeState(msgspec.Struct, frozen=True):
     @property
     def is_ready(self) -> bool:
         """Return whether the server's copy says that the node is Ready."""
-        return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions)
+        return is_true(self.status.conditions, "Ready")
 
     @property
     def is_to_be_untainted(self) -> bool:

@@ -29,6 +29,7 @@ from dray.api.cdi import NEEDS_POD_NETWORK, CdiError, ContainerEdits
 from dray.api.media_types import MERGE_PATCH
 from dray.api.podspec import LifecycleHandler, RunContainer, RunPod
 from dray.api.times import format_time, parse_time
+from dray.api.well_known import TERMINAL_PHASES
 from dray.client import Client, ClientError, Conflict, Invalid, NotFound
 from dray.client.resources import EVENTS, PODS
 from dray.devices import DeviceId
@@ -141,7 +142,7 @@ class PodRunner:
         machine.is_deleted = pod.metadata.deletion_timestamp is not None
         self._pods[uid] = _Pod(machine)
         found = self._found.pop(uid, [])
-        if pod.status.phase in ("Succeeded", "Failed"):
+        if pod.status.phase in TERMINAL_PHASES:
             machine.stage = m.Stage.FINISHED
             if machine.is_deleted:
                 self.feed(uid, s.StopRequested(0.0))

@@ -26,6 +26,7 @@ import msgspec
 
 from dray.api.podspec import RunPod
 from dray.api.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
+from dray.api.well_known import TERMINAL_PHASES
 from dray.client import Client, ClientError, Forbidden, NotFound
 from dray.client.resources import CLAIMS, PODS
 from dray.node.claims import (
@@ -255,7 +256,7 @@ class ClaimKeeper:
         pods = await self._client.list(PODS, view=RunPod, fieldSelector=f"spec.nodeName={node_name}")
         infos: dict[ClaimKey, ClaimInfo] = {}
         for pod in pods.items:
-            if pod.status.phase in ("Succeeded", "Failed"):
+            if pod.status.phase in TERMINAL_PHASES:
                 continue  # reported only after its claims were released
             for key in known_claims(pod):
                 if key not in infos:

@@ -25,6 +25,7 @@ from dray.api.resource import (
     ResourceClaimStatus,
     ResourceSlice,
 )
+from dray.api.well_known import TERMINAL_PHASES
 from dray.client import key_of
 from dray.drivers.hardware import Profile, device_classes, pool_slices
 from dray.scheduler import (
@@ -172,7 +173,7 @@ class OfflineCluster:
             pod = _with_meta(pod, uid=f"pod:{key_of(pod.metadata)}")
         pod = self._with_claims_made(pod)
         self.pods[key_of(pod.metadata)] = pod
-        if pod.spec.node_name in self.state.nodes and pod.status.phase not in ("Succeeded", "Failed"):
+        if pod.spec.node_name in self.state.nodes and pod.status.phase not in TERMINAL_PHASES:
             self.scheduling.set_bound_pod(pod)
         return pod
 
@@ -194,7 +195,7 @@ class OfflineCluster:
         lost = [
             pod
             for pod in self.pods.values()
-            if pod.spec.node_name == name and pod.status.phase not in ("Succeeded", "Failed")
+            if pod.spec.node_name == name and pod.status.phase not in TERMINAL_PHASES
         ]
         for pod in lost:
             self.evict(pod)
@@ -334,7 +335,7 @@ class OfflineCluster:
             if group_key(pod) == key_of(gang.metadata)
             and not pod.spec.node_name
             and pod.metadata.deletion_timestamp is None
-            and pod.status.phase not in ("Succeeded", "Failed")
+            and pod.status.phase not in TERMINAL_PHASES
         ]
         return [pod for _, pod in sorted(found, key=lambda each: each[0])]
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dray.api.core import Pod
+from dray.api.well_known import TERMINAL_PHASES
 from dray.client import key_of
 from dray.sim.trace import TraceWriter
 
@@ -41,7 +42,7 @@ class Recorder:
         assert pod is not None
         uid = pod.metadata.uid
         if new is not None and uid not in self._written and uid not in self._waiting:
-            if new.status.phase not in ("Succeeded", "Failed"):
+            if new.status.phase not in TERMINAL_PHASES:
                 self._waiting[uid] = (new, at)
         elif uid in self._waiting and new is not None:
             self._waiting[uid] = (new, self._waiting[uid][1])
@@ -81,7 +82,7 @@ class Recorder:
     def _moments(self, pod: Pod, *, is_gone: bool, at: float) -> list[bytes]:
         uid, phase = pod.metadata.uid, pod.status.phase
         before = self._written[uid]
-        has_ended = is_gone or phase in ("Succeeded", "Failed")
+        has_ended = is_gone or phase in TERMINAL_PHASES
         lines = []
         if before == "" and (phase == "Running" or (has_ended and pod.spec.node_name)):
             lines.append(self._writer.moment(key_of(pod.metadata), "started", at))

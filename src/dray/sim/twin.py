@@ -22,7 +22,7 @@ import msgspec
 from dray.api.core import Node
 from dray.api.json_types import JsonObject
 from dray.api.resource import ResourceSlice
-from dray.api.well_known import NOT_READY_KEY, UNREACHABLE_KEY
+from dray.api.well_known import NOT_READY_KEY, TERMINAL_PHASES, UNREACHABLE_KEY
 from dray.client.resources import (
     CLAIM_TEMPLATES,
     CLAIMS,
@@ -127,7 +127,7 @@ def _is_wanted(obj: JsonObject, resource: Resource, shared: set[str]) -> bool:
     if resource is CLAIMS:  # claims from templates are made again
         return not any(owner.get("kind") == "Pod" for owner in metadata.get("ownerReferences") or [])
     if resource is PODS:
-        return (obj.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        return (obj.get("status") or {}).get("phase") not in TERMINAL_PHASES
     return not metadata.get("deletionTimestamp")
 
 

@@ -34,7 +34,7 @@ from msgspec.structs import replace
 from dray.api.core import Node, Pod
 from dray.api.parsing import ParseError, load_json
 from dray.api.resource import ResourceClaim
-from dray.api.well_known import UNSCHEDULABLE_KEY
+from dray.api.well_known import TERMINAL_PHASES, UNSCHEDULABLE_KEY
 from dray.client import Client, ClientError, Conflict, NotFound, TooManyRequests, key_of
 from dray.client.resources import CLAIMS, NODES, PODS
 from dray.sim.snapshot import Snapshot, capture
@@ -343,7 +343,7 @@ class Executor:
             pod
             for pod in found.items
             if any(each.uid == owner and each.controller for each in pod.metadata.owner_references)
-            and pod.status.phase not in ("Succeeded", "Failed")
+            and pod.status.phase not in TERMINAL_PHASES
         ]
 
     async def _holds_devices(self, namespace: str, uid: str) -> bool:

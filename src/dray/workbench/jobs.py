@@ -16,7 +16,7 @@ from typing import Any
 
 from dray.api.json_types import JsonObject
 from dray.api.times import parse_time
-from dray.api.well_known import AFTER_ANNOTATION, AFTER_GATE
+from dray.api.well_known import AFTER_ANNOTATION, AFTER_GATE, TERMINAL_PHASES
 
 OVER = frozenset({"finished", "failed"})
 _COMMAND_CHARACTERS = 60
@@ -161,7 +161,7 @@ def _job(pod: JsonObject, claims_by_key: Mapping[str, JsonObject]) -> JobState:
 
 def _state(metadata: JsonObject, spec: JsonObject, status: JsonObject) -> str:
     phase = status.get("phase")
-    if phase in ("Succeeded", "Failed"):
+    if phase in TERMINAL_PHASES:
         return "finished" if phase == "Succeeded" else "failed"
     if metadata.get("deletionTimestamp"):
         return "stopping"

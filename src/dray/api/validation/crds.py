@@ -6,6 +6,7 @@ one is stored. Schemas must be structural: every level says its type.
 
 from __future__ import annotations
 
+from dray.api.conditions import is_true_in
 from dray.api.json_types import JsonMapping
 from dray.api.validation.context import ValidationContext
 from dray.api.validation.fields import (
@@ -53,12 +54,7 @@ def validate_definition_update(
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     errors += _validate_spec(spec)
     names, old_names = spec.get("names") or {}, old_spec.get("names") or {}
-    conditions = (old.get("status") or {}).get("conditions") or []
-    established = any(
-        condition.get("type") == "Established" and condition.get("status") == "True"
-        for condition in conditions
-    )
-    if established:
+    if is_true_in(old.get("status") or {}, "Established"):
         errors += validate_immutable(spec.get("scope"), old_spec.get("scope"), _SPEC.child("scope"))
         errors += validate_immutable(names.get("kind"), old_names.get("kind"), _SPEC.child("names", "kind"))
     errors += validate_immutable(spec.get("group"), old_spec.get("group"), _SPEC.child("group"))

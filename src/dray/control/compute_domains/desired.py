@@ -34,6 +34,7 @@ from dray.api.compute_domains import (
 )
 from dray.api.core import Pod
 from dray.api.json_types import JsonObject
+from dray.api.well_known import TERMINAL_PHASES
 from dray.control.pod_templates import is_ready
 
 # Runs wherever there is a shell; ends at once when it is told to.
@@ -138,7 +139,7 @@ def daemons_at_work(pods: Iterable[Pod]) -> list[Pod]:
         if pod.spec.node_name
         and pod.status.pod_ip
         and pod.metadata.deletion_timestamp is None
-        and pod.status.phase not in ("Succeeded", "Failed")
+        and pod.status.phase not in TERMINAL_PHASES
     )
     return sorted(there, key=lambda pod: pod.spec.node_name)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from dray.api.conditions import is_true
 from dray.api.core import PodGroup
 from dray.api.times import format_time
 from dray.client import STRATEGIC_PATCH, Client, ClientError
@@ -33,7 +34,7 @@ class GroupReporter:
 
     def is_news(self, group: PodGroup, *, is_scheduled: bool, cause: str = "") -> bool:
         """Return whether this should be written, and take note of it."""
-        if any(each.type == SCHEDULED and each.status == "True" for each in group.status.conditions):
+        if is_true(group.status.conditions, SCHEDULED):
             return False
         if self._told.get(group.metadata.uid) == (is_scheduled, cause):
             return False

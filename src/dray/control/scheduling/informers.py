@@ -21,6 +21,7 @@ from dray.api.resource import (
     ResourceClaimConsumerReference,
     ResourceSlice,
 )
+from dray.api.well_known import TERMINAL_PHASES
 from dray.client import Client, Informer, key_of
 from dray.client import resources as kinds
 from dray.control.scheduling.selecting_informers import SelectingInformers
@@ -334,7 +335,7 @@ def _nothing() -> None:
 
 def is_finished(pod: Pod) -> bool:
     """Return whether the pod has ended: it holds nothing of its node."""
-    return pod.status.phase in ("Succeeded", "Failed")
+    return pod.status.phase in TERMINAL_PHASES
 
 
 def _node_differs(old: Node, new: Node) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from dray.api.core import Pod
 from dray.api.resource import ResourceClaim
+from dray.api.well_known import TERMINAL_PHASES
 from dray.client import STRATEGIC_PATCH, Client, NotFound, key_of
 from dray.client import resources as kinds
 from dray.control.exact_claims import Written
@@ -108,7 +109,7 @@ class ClaimReleaser:
     async def _check_unbound(self, claim: ResourceClaim, holders: Iterable[tuple[str, str]]) -> None:
         for name, uid in holders:
             pod = await self._current(name, claim.metadata.namespace, uid)
-            if pod is not None and pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed"):
+            if pod is not None and pod.spec.node_name and pod.status.phase not in TERMINAL_PHASES:
                 raise InUseError(f"claim {key_of(claim.metadata)} is in use by pod {name}")
 
     async def _current(self, name: str, namespace: str, uid: str) -> Pod | None:

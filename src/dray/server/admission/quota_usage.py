@@ -21,7 +21,7 @@ from dray.api.quota_charges import (
     pod_charges,
 )
 from dray.api.resource import DeviceRequest
-from dray.api.well_known import DEVICE_CLASS_RESOURCE_PREFIX
+from dray.api.well_known import DEVICE_CLASS_RESOURCE_PREFIX, TERMINAL_PHASES
 from dray.server.admission.pod_amounts import amounts_of, pod_amounts
 from dray.server.requests import Reader
 
@@ -63,7 +63,7 @@ def container_names_set(container: JsonObject) -> set[str]:
 
 
 def _pod_usage(pod: JsonObject) -> Amounts:
-    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+    if (pod.get("status") or {}).get("phase") in TERMINAL_PHASES:
         return {}  # it holds nothing any more; only the object still counts
     spec = pod.get("spec") or {}
     return {"pods": ONE, **pod_charges(pod_amounts(spec, "requests"), pod_amounts(spec, "limits"))}

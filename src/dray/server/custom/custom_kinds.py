@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dray.api.conditions import is_true_in
 from dray.api.json_types import JsonObject
 from dray.api.kinds import ALL_VERBS, APIEXTENSIONS, STATUS_VERBS, Kind, Subresource, kind_of
 from dray.api.reading import DecodeError, read
@@ -367,5 +368,4 @@ def _subresources(versions: list[JsonObject]) -> tuple[Subresource, ...]:
 
 
 def _is_established(definition: JsonObject) -> bool:
-    conditions = (definition.get("status") or {}).get("conditions") or ()
-    return any(found["type"] == "Established" and found["status"] == "True" for found in conditions)
+    return is_true_in(definition.get("status") or {}, "Established")

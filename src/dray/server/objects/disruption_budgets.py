@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dray.api.conditions import is_true_in
 from dray.api.json_types import JsonObject
 from dray.api.kinds import Kind, kind_of
 from dray.api.label_selectors import matches_label_object
@@ -41,7 +42,7 @@ class DisruptionBudgets:
                 500,
                 "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
             )
-        if not _is_ready(status) and _spares_unready(budgets[0]):
+        if not is_true_in(status, "Ready") and _spares_unready(budgets[0]):
             return
         await self._spend(budgets[0], pod["metadata"]["name"], dry_run=dry_run)
 
@@ -125,11 +126,6 @@ def _forbid(status: JsonObject, now: str) -> None:
     }
     others = [found for found in status.get("conditions") or () if found["type"] != "DisruptionAllowed"]
     status["conditions"] = [*others, condition]
-
-
-def _is_ready(status: JsonObject) -> bool:
-    conditions = status.get("conditions") or ()
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _spares_unready(budget: JsonObject) -> bool:

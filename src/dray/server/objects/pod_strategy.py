@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from dray.api.json_types import JsonObject
 from dray.api.validation.pod_quality import quality_of_service
+from dray.api.well_known import TERMINAL_PHASES
 
 # Lists that an old client may drop from a status because it does not know them.
 _KEPT_IF_ABSENT = (
@@ -88,7 +89,7 @@ def prepare_status(new: JsonObject, old: JsonObject | None, now: str) -> None:
 def grace_period(pod: JsonObject, wanted: int | None) -> int:
     """Return how long a pod may take to die: nothing for one that runs nowhere or is done."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    if not spec.get("nodeName") or status.get("phase") in ("Failed", "Succeeded"):
+    if not spec.get("nodeName") or status.get("phase") in TERMINAL_PHASES:
         return 0
     period = wanted if wanted is not None else spec.get("terminationGracePeriodSeconds") or 0
     return 1 if period < 0 else int(period)

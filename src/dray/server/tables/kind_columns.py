@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dray.api.conditions import is_true_in
 from dray.api.json_types import JsonObject
 from dray.api.kinds import APIEXTENSIONS, COORDINATION, NEW_EVENTS, RBAC, RESOURCE, SCHEDULING
 from dray.api.quantity import QuantityError, canonical_quantity
@@ -208,8 +209,7 @@ def _definition(thing: JsonObject) -> Cells:
         for version in spec.get("versions") or ()
         if version.get("served")
     )
-    conditions = (thing.get("status") or {}).get("conditions") or ()
-    established = any(c.get("type") == "Established" and c.get("status") == "True" for c in conditions)
+    established = is_true_in(thing.get("status") or {}, "Established")
     return [
         _name(thing),
         spec.get("scope", ""),

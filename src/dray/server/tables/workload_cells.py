@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from dray.api.conditions import is_true_in
 from dray.api.json_types import JsonObject
+from dray.api.well_known import TERMINAL_PHASES
 from dray.server.tables.ages import Since, age, epoch, human_duration
 
 NONE = "<none>"
@@ -22,7 +24,7 @@ def pod_cells(pod: JsonObject) -> Cells:
         init.restarts,
         init.last_restart,
     )
-    if not init.state or _has_condition(status, "Initialized"):
+    if not init.state or is_true_in(status, "Initialized"):
         restarts, last_restart = init.sidecar_restarts, init.sidecar_last_restart
         containers = _Containers(status, _phase(status) if not init.state else init.state)
         state, ready = containers.state, ready + containers.ready
@@ -30,7 +32,7 @@ def pod_cells(pod: JsonObject) -> Cells:
     if metadata.get("deletionTimestamp"):
         if status.get("reason") == "NodeLost":
             state = "Unknown"
-        elif status.get("phase") not in ("Succeeded", "Failed"):
+        elif status.get("phase") not in TERMINAL_PHASES:
             state = "Terminating"
     shown_restarts: Since | str = str(restarts)
     if restarts and last_restart:
@@ -198,7 +200,7 @@ class _Containers:
                 self.ready += 1
         if self.state == "Completed":
             # Some containers ended well; what counts is what the others do.
-            if running and _has_condition(status, "Ready"):
+            if running and is_true_in(status, "Ready"):
                 self.state = "Running"
             elif error:
                 self.state = error
@@ -231,16 +233,11 @@ def _last_end(container: JsonObject) -> float:
     return (epoch(finished) or 0.0) if finished else 0.0
 
 
-def _has_condition(status: JsonObject, wanted: str) -> bool:
-    conditions: Iterable[JsonObject] = status.get("conditions") or ()
-    return any(c.get("type") == wanted and c.get("status") == "True" for c in conditions)
-
-
 def _gates(spec: JsonObject, status: JsonObject) -> str:
     gates = spec.get("readinessGates") or ()
     if not gates:
         return NONE
-    passed = sum(_has_condition(status, gate.get("conditionType", "")) for gate in gates)
+    passed = sum(is_true_in(status, gate.get("conditionType", "")) for gate in gates)
     return f"{passed}/{len(gates)}"
 
 
@@ -256,11 +253,11 @@ def _container_cells(spec: JsonObject) -> list[str]:
 
 def _job_state(thing: JsonObject, status: JsonObject) -> str:
     for condition, shown in (("Complete", "Complete"), ("Failed", "Failed")):
-        if _has_condition(status, condition):
+        if is_true_in(status, condition):
             return shown
     if thing["metadata"].get("deletionTimestamp"):
         return "Terminating"
     for condition in ("Suspended", "FailureTarget", "SuccessCriteriaMet"):
-        if _has_condition(status, condition):
+        if is_true_in(status, condition):
             return condition
     return "Running"

@@ -23,6 +23,7 @@ from typing import Final
 
 from dray.api.core import Pod
 from dray.api.json_types import JsonObject
+from dray.api.well_known import TERMINAL_PHASES
 from dray.client import Client, ClientError, EventRecorder, NotFound
 from dray.client.resources import NODES, PODS
 from dray.sim.machines import DELETING, FAILED
@@ -156,7 +157,7 @@ class Autoscaler:
             await self._cordon(each.node, leaving=True)
         await self.pause(self.settle_seconds)
         second = await capture(self.client)
-        used = {pod.spec.node_name for pod in second.pods if pod.status.phase not in ("Succeeded", "Failed")}
+        used = {pod.spec.node_name for pod in second.pods if pod.status.phase not in TERMINAL_PHASES}
         plan = await asyncio.to_thread(
             plan_scaling,
             without_waiting(second),

@@ -19,8 +19,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from dray.api.conditions import is_true
 from dray.api.core import Node, Pod
 from dray.api.resource import ResourceSlice
+from dray.api.well_known import TERMINAL_PHASES
 from dray.client import key_of
 from dray.sim.machines import CREATING, DELETING, FAILED, Instance
 from dray.sim.snapshot import Snapshot
@@ -29,7 +31,6 @@ from dray.workbench.capacity import CapacityPlan, Catalogue, Unserved, plan_capa
 from dray.workbench.evictions import is_daemon
 
 KEEP_ANNOTATION: Final = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
-ENDED: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def waiting_pods(snapshot: Snapshot) -> list[Pod]:
         pod
         for pod in snapshot.pods
         if not pod.spec.node_name
-        and pod.status.phase not in ENDED
+        and pod.status.phase not in TERMINAL_PHASES
         and pod.metadata.deletion_timestamp is None
         and not pod.spec.scheduling_gates
     ]
@@ -163,7 +164,7 @@ def _with_coming(
             node, slices = state.group.instance(each.name)
             found = known.get(each.name)
             published = all((one.spec.driver, one.spec.pool.name) in pools for one in slices)
-            if found is None or not is_ready(found) or not published:
+            if found is None or not is_true(found.status.conditions, "Ready") or not published:
                 coming[each.name] = node, slices
     for increase in minimum:
         for number in range(increase.delta):
@@ -177,11 +178,6 @@ def _with_coming(
         slices=[each for each in snapshot.slices if each.spec.node_name not in gone]
         + [each for _, slices in coming.values() for each in slices],
     )
-
-
-def is_ready(node: Node) -> bool:
-    """Return whether a node says that it is ready."""
-    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
 
 
 def _limited(
@@ -225,7 +221,7 @@ def _unused(snapshot: Snapshot, candidates: Mapping[str, float]) -> dict[str, fl
         pod.spec.node_name
         for pod in snapshot.pods
         # The agent of the node has to end a pod that is being deleted, also one whose containers have ended.
-        if (pod.status.phase not in ENDED or pod.metadata.deletion_timestamp is not None)
+        if (pod.status.phase not in TERMINAL_PHASES or pod.metadata.deletion_timestamp is not None)
         and not is_daemon(pod)
     }
     node_of = {

@@ -7,9 +7,10 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
+from dray.api.conditions import is_true
 from dray.api.core import Node
 from dray.api.json_types import JsonObject
-from dray.api.well_known import MANAGED_BY_LABEL
+from dray.api.well_known import MANAGED_BY_LABEL, TERMINAL_PHASES
 from dray.client import Client, ClientError, NotFound, Request
 from dray.client.resources import CLAIMS, EVENTS, NAMESPACES, NODES, POD_GROUPS, PODS
 
@@ -100,7 +101,9 @@ class Trials:
         deadline = time.monotonic() + seconds
         while True:
             found = (await self.client.list(NODES, view=Node)).items
-            ready = frozenset(node.metadata.name for node in found if _is_ready(node))
+            ready = frozenset(
+                node.metadata.name for node in found if is_true(node.status.conditions, "Ready")
+            )
             if holds(ready):
                 return ready
             if time.monotonic() > deadline:
@@ -139,10 +142,6 @@ class Trials:
                     await asyncio.sleep(_PAUSE)
 
 
-def _is_ready(node: Node) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
-
-
 def is_running(pod: JsonObject) -> bool:
     """Return whether all containers of a pod run or have ended well."""
     return (pod.get("status") or {}).get("phase") in ("Running", "Succeeded")
@@ -150,7 +149,7 @@ def is_running(pod: JsonObject) -> bool:
 
 def has_ended(pod: JsonObject) -> bool:
     """Return whether a pod has ended."""
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return (pod.get("status") or {}).get("phase") in TERMINAL_PHASES
 
 
 def is_bound(pod: JsonObject) -> bool:

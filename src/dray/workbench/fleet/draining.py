@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from dray.api.core import Pod
 from dray.api.json_types import JsonObject
-from dray.api.well_known import MANAGED_BY_LABEL
+from dray.api.well_known import MANAGED_BY_LABEL, TERMINAL_PHASES
 from dray.client import AlreadyExists, Client, ClientError, NotFound, TooManyRequests, key_of
 from dray.client.resources import PODS, TAINT_RULES, Resource, versions_of
 from dray.sim.snapshot import Snapshot, capture
@@ -94,7 +94,7 @@ def plan_drain(snapshot: Snapshot, target: Target) -> DrainPlan:
     holders = [
         _holder(pods[uid], names)
         for uid, names in devices_of.items()
-        if uid in pods and pods[uid].status.phase not in ("Succeeded", "Failed")
+        if uid in pods and pods[uid].status.phase not in TERMINAL_PHASES
     ]
     return DrainPlan(target, tuple(sorted(holders, key=lambda each: each.key)), tuple(sorted(set(idle))))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dray.api.json_types import JsonObject
-from dray.api.well_known import ADMIN_ACCESS_LABEL, MANAGED_BY_LABEL
+from dray.api.well_known import ADMIN_ACCESS_LABEL, MANAGED_BY_LABEL, TERMINAL_PHASES
 from dray.client import AlreadyExists, Client, ClientError, Gone, NotFound, Request
 from dray.client.resources import CLAIMS, EVENTS, NAMESPACES, PODS
 from dray.workbench.fleet.draining import MANAGER
@@ -19,7 +19,6 @@ from dray.workbench.fleet.validation import CONTAINER, Outcome, Probe, manifests
 NAMESPACE = "dray-fleet"
 MOST_LOG = 4096  # bytes
 _PAUSE = 0.5
-_ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ async def _watch(client: Client, name: str, options: ProbeOptions, outcome: Outc
     deadline = time.monotonic() + options.seconds
     while True:
         outcome.pod = await client.get(PODS, name, options.namespace)
-        if (outcome.pod.get("status") or {}).get("phase") in _ENDED:
+        if (outcome.pod.get("status") or {}).get("phase") in TERMINAL_PHASES:
             break
         if time.monotonic() > deadline:
             outcome.is_late = True
