@@ -23,7 +23,7 @@ import ssl
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from dray.host.clock import utc_now
 from dray.host.files import write_private
 
 CA_LIFETIME = timedelta(days=3650)
@@ -135,7 +136,7 @@ def main(folder: str, address: str) -> None:
     """
     hosts = dict.fromkeys(("localhost", "127.0.0.1", str(ipaddress.ip_address(address))))
     os.umask(0o077)
-    pair = make_self_signed_certificate("dray-node", tuple(hosts), datetime.now(UTC))
+    pair = make_self_signed_certificate("dray-node", tuple(hosts), utc_now())
     write_pair(Path(folder, "node.crt"), Path(folder, "node.key"), pair)
 
 

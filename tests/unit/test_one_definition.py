@@ -8,6 +8,7 @@ Tables keyed by group and resource may name only kinds that exist in `dray.api.k
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -47,8 +48,15 @@ DEFINITIONS = {
     "View": "api/meta.py",
     "ObjectMeta": "api/meta.py",
     "BoundedCache": "api/caching.py",
+    "BoundedMap": "api/caching.py",
     "cached_by_text": "api/caching.py",
     "schema_of": "api/schema/__init__.py",
+    "is_true": "api/conditions.py",
+    "is_true_in": "api/conditions.py",
+    "plural": "api/wording.py",
+    "join_names": "api/wording.py",
+    "utc_now": "host/clock.py",
+    "random_suffix": "host/random_names.py",
     "inspect": "api/reading.py",
     "read": "api/reading.py",
 }
@@ -56,16 +64,31 @@ DEFINITIONS = {
 MARKS = {
     "CertificateBuilder": {"certificates.py"},
     "isoformat": {"api/times.py"},
+    # The latter two are queues.
+    "popitem": {"api/caching.py", "client/events.py", "server/store/memory_store.py"},
+}
+# Texts of expressions that each belong to one module: a second one is a second implementation.
+EXPRESSIONS = {
+    r"datetime\.now\(UTC\)": "host/clock.py",
+    r"secrets\.choice\(": "host/random_names.py",
+    r'"Succeeded", "Failed"[)}]|"Failed", "Succeeded"[)}]': "api/well_known.py",
+    r'"type"[\])] == .* and .*"status"[\])] == "True"': "api/conditions.py",
+    r'\.type == .* and .*\.status == "True"': "api/conditions.py",
 }
 
 
 @cache
-def trees() -> dict[str, ast.Module]:
+def texts() -> dict[str, str]:
     return {
-        path.relative_to(SOURCES).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        path.relative_to(SOURCES).as_posix(): path.read_text(encoding="utf-8")
         for path in sorted(SOURCES.rglob("*.py"))
         if "generated" not in path.parts
     }
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {module: ast.parse(text) for module, text in texts().items()}
 
 
 def literals(tree: ast.AST) -> Iterator[ast.Constant]:
@@ -119,6 +142,12 @@ def test_only_one_module_uses(mark: str) -> None:
         if isinstance(node, ast.Attribute) and node.attr == mark
     }
     assert found == MARKS[mark]
+
+
+@pytest.mark.parametrize("pattern", EXPRESSIONS)
+def test_only_one_module_has_the_expression(pattern: str) -> None:
+    found = {module for module, text in texts().items() if re.search(pattern, text)}
+    assert found == {EXPRESSIONS[pattern]}
 
 
 def test_tables_name_only_kinds_that_exist() -> None:

@@ -4,7 +4,8 @@ What clients, tenants and drivers send decides what is cached, so every cache is
 the number of entries is enough where entries are of one size; texts and compiled expressions differ
 by a factor of a thousand, so those are bounded by the sum of their sizes, or long ones are left out.
 
-  BoundedCache     a map of at most `limit` entries, or entries of `limit` units in sum
+  BoundedCache     a cache of at most `limit` entries, or entries of `limit` units in sum
+  BoundedMap       a dict of at most `limit` entries, of which the oldest goes first
   cached_by_text   a decorator for functions of a text; long texts are computed every time
 
 Theory of operation of BoundedCache: there is a young and an old generation. New entries are young,
@@ -15,11 +16,12 @@ threads may share a cache; at worst one of them does not find what another just 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-__all__ = ["BoundedCache", "cached_by_text"]
+__all__ = ["BoundedCache", "BoundedMap", "cached_by_text"]
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -76,6 +78,37 @@ class BoundedCache(Generic[Key, Value]):
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
+
+
+class BoundedMap(OrderedDict[Key, Value]):
+    """A dict that drops its oldest entry when it has more than `limit`; `use` makes an entry the newest.
+
+    For what is listed or changed while it is kept, and for sets of keys (values None). One thread at a time.
+
+    >>> known = BoundedMap[str, int](limit=2)
+    >>> known["a"], known["b"] = 1, 2
+    >>> known.use("a")
+    1
+    >>> known["c"] = 3
+    >>> list(known)
+    ['a', 'c']
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def use(self, key: Key) -> Value | None:
+        """Return the value, or None, and make it the newest."""
+        found = self.get(key)
+        if found is not None:
+            self.move_to_end(key)
+        return found
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        super().__setitem__(key, value)
+        if len(self) > self._limit:
+            self.popitem(last=False)
 
 
 def cached_by_text(maxsize: int, longest: int) -> Callable[[OfText[Rest, Result]], OfText[Rest, Result]]:

@@ -44,6 +44,9 @@ AFTER_GATE: Final = "dray.dev/after"  # the scheduling gate that keeps it from b
 LOW_PRIORITY_CLASS: Final = "dray-low"
 HIGH_PRIORITY_CLASS: Final = "dray-high"
 
+# Characters of the random endings of generated names: no vowels, so no words come about.
+NAME_CHARACTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+
 # Phases of pods that have ended: no container of theirs runs, or will run again.
 TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from dray.api.wording import join_names
 from dray.cli.output import CommandError
 
 DEFAULT_DATA = Path("~/.local/share/dray").expanduser()
@@ -197,5 +198,4 @@ def did_you_mean(word: str, known: Iterable[str], what: str = "") -> str:
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if near:
         return f"did you mean {near[0]}?"
-    few = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-    return f"{what}: {few or 'none'}" if what else ""
+    return f"{what}: {join_names(names, 20) or 'none'}" if what else ""

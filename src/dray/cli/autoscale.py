@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import logging
 import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from dray.cli.output import CommandError
 from dray.cli.services import log_to_stderr, until_stopped
 from dray.cli.which_system import running_state
 from dray.client.bounded_files import read_file
+from dray.host.random_names import random_suffix
 from dray.host.sockets import SocketLock, SocketTakenError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dray.workbench.autoscaling import NodeGroups, ScalingOptions
     from dray.workbench.capacity import Catalogue
 
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # as in generated names: no vowels, so no words
 _TLS_FLAGS = ("tls_cert_file", "tls_private_key_file", "client_ca_file")
 
 
@@ -114,7 +113,7 @@ async def _work(args: argparse.Namespace, data: Path) -> None:
         catalogue = _read(args.catalogue, await capture(client))
         places = Places(short_path(data / "nodes"), data / "autoscaled", data / "pki/ca.crt")
         host = NodeHost(client, data, places, args.runtime)
-        groups = NodeGroups(groups_of(catalogue), host, _suffix)
+        groups = NodeGroups(groups_of(catalogue), host, random_suffix)
         by_name = {state.group.name: state.group for state in groups.states()}
         await host.adopt(lambda group, name: by_name[group].instance(name) if group in by_name else None)
         options = ScalingOptions(args.idle, args.provision_timeout)
@@ -131,10 +130,6 @@ def _read(path: str, snapshot: Snapshot) -> Catalogue:
     from dray.cli.capacity import read_catalogue
 
     return read_catalogue(path, snapshot)
-
-
-def _suffix() -> str:
-    return "".join(secrets.choice(_LETTERS) for _ in range(5))
 
 
 async def _scale(

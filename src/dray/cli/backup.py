@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dray.api.wording import plural
 from dray.cli.arguments import add_flags
-from dray.cli.output import CommandError, add_output_flag, emit, plural
+from dray.cli.output import CommandError, add_output_flag, emit
 from dray.cli.which_system import current_data
+from dray.host.clock import utc_now
 
 if TYPE_CHECKING:
     from dray.local.backup import StoreSummary
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Write; exit code 0 when the archive is complete on disk."""
     from dray.local.backup import BackupError, make_backup
 
-    target: Path = args.file or Path(f"dray-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar.gz")
+    target: Path = args.file or Path(f"dray-{utc_now():%Y%m%dT%H%M%SZ}.tar.gz")
     if target.exists() and not args.force:
         raise CommandError(f"{target} exists", "add --force to overwrite it")
     try:

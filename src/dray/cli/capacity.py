@@ -10,9 +10,10 @@ from dray.allocator import Policy
 from dray.api.core import Pod
 from dray.api.parsing import ParseError, parse_yaml_documents
 from dray.api.well_known import TERMINAL_PHASES
+from dray.api.wording import join_names, plural
 from dray.cli.arguments import add_flags
 from dray.cli.manifests import valid_objects
-from dray.cli.output import CommandError, add_output_flag, emit, plural, table
+from dray.cli.output import CommandError, add_output_flag, emit, table
 from dray.cli.policies import load_policy
 from dray.cli.progress import doing
 from dray.cli.sources import add_source_flags, load_source
@@ -218,7 +219,7 @@ def _print_plan(answer: dict[str, Any]) -> None:
     for each in answer["unserved"]:
         alike.setdefault(str(each["reasons"]), []).append(each)
     for group in alike.values():
-        print(f"no node on offer takes {_few([each['pod'] for each in group])}:")
+        print(f"no node on offer takes {join_names([each['pod'] for each in group], _FEW)}:")
         for reason in group[0]["reasons"]:
             print(f"  {reason['type']}: {reason['reason']}")
 
@@ -226,15 +227,10 @@ def _print_plan(answer: dict[str, Any]) -> None:
 def _print_nodes(additions: list[dict[str, Any]]) -> None:
     nodes = [node for each in additions for node in each["nodes"]]
     for node in nodes[:20]:
-        serves = f" for claims {_few(node['claims'])}" if node["claims"] else ""
-        print(f"  {node['name']}: pods {_few(node['pods'])}{serves}")
+        serves = f" for claims {join_names(node['claims'], _FEW)}" if node["claims"] else ""
+        print(f"  {node['name']}: pods {join_names(node['pods'], _FEW) or 'none'}{serves}")
     if len(nodes) > 20:
         print(f"  … and {len(nodes) - 20} more nodes (-o json lists all)")
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return (", ".join(names[:_FEW]) or "none") + more
 
 
 def _spare(nodes: list[dict[str, Any]]) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from dray.api.wording import plural
 from dray.cli.arguments import add_flags, did_you_mean, parse_gates
 from dray.cli.manifests import read_files
-from dray.cli.output import CommandError, add_output_flag, emit, plural, say, table
+from dray.cli.output import CommandError, add_output_flag, emit, say, table
 from dray.cli.sources import add_source_flags, load_source
 
 

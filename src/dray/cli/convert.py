@@ -12,8 +12,9 @@ from typing import Any
 
 from dray.api.json_types import JsonObject
 from dray.api.parsing import decode_text
+from dray.api.wording import plural
 from dray.cli.manifests import read_files
-from dray.cli.output import CommandError, add_output_flag, as_data, emit, plural, say
+from dray.cli.output import CommandError, add_output_flag, as_data, emit, say
 from dray.cli.sources import add_source_flags, load_source
 from dray.host.files import write_atomically
 from dray.workbench.conversion import Conversion, Converted

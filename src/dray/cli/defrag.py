@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from dray.api.wording import plural
 from dray.cli.arguments import seconds, whole_number
-from dray.cli.output import CommandError, add_output_flag, emit, plural, say, table
+from dray.cli.output import CommandError, add_output_flag, emit, say, table
 from dray.cli.progress import doing
 from dray.cli.sources import add_source_flags, connect, load_source
 from dray.client import Client

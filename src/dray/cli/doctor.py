@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dray.api.wording import plural
 from dray.cli.arguments import add_flags
-from dray.cli.output import CommandError, add_output_flag, emit, plural, say, table
+from dray.cli.output import CommandError, add_output_flag, emit, say, table
+from dray.host.clock import utc_now
 
 if TYPE_CHECKING:
     from dray.workbench.doctor import Finding
@@ -64,7 +65,7 @@ async def _examine_cluster(kubeconfig: str | None, context: str | None) -> tuple
     from dray.workbench.doctor import check_cluster, read_cluster
 
     async with connect(kubeconfig, context) as client:
-        facts = await read_cluster(client, datetime.now(UTC))
+        facts = await read_cluster(client, utc_now())
     return facts.version, check_cluster(facts)
 
 

@@ -8,9 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dray.api.wording import plural
 from dray.cli.arguments import add_flags, did_you_mean, seconds, whole_number
 from dray.cli.fleet_rollout import add_probe_flags, configure_rollout, list_rollouts, run_rollout
-from dray.cli.output import CommandError, add_output_flag, emit, plural, say, table
+from dray.cli.output import CommandError, add_output_flag, emit, say, table
 
 if TYPE_CHECKING:
     from dray.client import Client

@@ -6,8 +6,9 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Any
 
+from dray.api.wording import plural
 from dray.cli.arguments import add_flags, did_you_mean, seconds, whole_number
-from dray.cli.output import CommandError, emit, plural, say, table
+from dray.cli.output import CommandError, emit, say, table
 
 if TYPE_CHECKING:
     from dray.api.driver_rollouts import DriverRollout, DriverRolloutSpec

@@ -11,7 +11,6 @@ import re
 import socket
 import ssl
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -32,6 +31,7 @@ from dray.control.guarding import (
     serve,
     unregister,
 )
+from dray.host.clock import utc_now
 
 _LONGEST_ANSWER = 30  # seconds; the API allows no longer timeout of a webhook
 _SHORTEST_LEASE = 3
@@ -154,7 +154,7 @@ def _identity(args: argparse.Namespace, target: Target) -> Identity:
     if args.cert:
         return load_identity(args.cert, args.key, args.ca)
     host = urlsplit(target.url).hostname if target.url else f"{target.service}.{target.namespace}.svc"
-    return make_identity([host or ""], datetime.now(UTC))
+    return make_identity([host or ""], utc_now())
 
 
 async def _unregister(args: argparse.Namespace) -> int:

@@ -12,12 +12,12 @@ the server's data directory, not the running server.
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, datetime
 from pathlib import Path
 
 from dray.api.parsing import ParseError, load_yaml
 from dray.cli.arguments import DEFAULT_DATA, add_flags
 from dray.cli.output import CommandError
+from dray.host.clock import utc_now
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     name, groups = args.user, args.group
     if args.node:
         name, groups = NODE_USER_PREFIX + args.node, [NODES_GROUP]
-    pair = make_client_certificate(ca, name, groups, datetime.now(UTC))
+    pair = make_client_certificate(ca, name, groups, utc_now())
     text = kubeconfig(url, ca.certificate_pem, name, pair)
     if args.file is None:
         print(text, end="")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from dray.api.json_types import JsonObject
-from dray.cli.output import CommandError, plural, read_stdin, say
+from dray.api.wording import plural
+from dray.cli.output import CommandError, read_stdin, say
 from dray.client.bounded_files import read_file
 
 _ENDINGS = (".yaml", ".yml", ".json")

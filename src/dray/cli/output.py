@@ -83,9 +83,3 @@ def use_colour(stream: Any = None) -> bool:
     """Return whether to use colours: on a terminal, unless NO_COLOR is set."""
     stream = stream or sys.stdout
     return stream.isatty() and "NO_COLOR" not in os.environ
-
-
-def plural(count: int, noun: str) -> str:
-    """Return `1 node`, `2 nodes`."""
-    ending = "es" if noun.endswith(("s", "ch")) else "s"
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}{ending}"

@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 from dray.api.parsing import load_yaml
-from dray.cli.output import CommandError, add_output_flag, emit, plural, say, table
+from dray.api.wording import plural
+from dray.cli.output import CommandError, add_output_flag, emit, say, table
 from dray.cli.sources import add_source_flags, load_source
 from dray.client.bounded_files import read_file
 from dray.drivers.hardware import Profile, ProfileError, load_profile, profile_names

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from dray.api.wording import plural
 from dray.cli.arguments import add_flags, seconds, whole_number
-from dray.cli.output import CommandError, plural, say
+from dray.cli.output import CommandError, say
 
 if TYPE_CHECKING:
     from dray.client import Client

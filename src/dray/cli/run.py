@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from dray.api.json_types import JsonObject
 from dray.api.quantity import QuantityError, parse_quantity
+from dray.api.wording import plural
 from dray.cli.arguments import add_flags, did_you_mean
 from dray.cli.following import follow, pod_states
 from dray.cli.interactive import check_terminal, run_at_terminal
@@ -39,7 +40,7 @@ from dray.cli.job_flags import (
     working_directory,
 )
 from dray.cli.job_objects import create_job, delete_job
-from dray.cli.output import CommandError, plural, say
+from dray.cli.output import CommandError, say
 from dray.workbench.container_engines import FOR_IMAGES, image_command
 from dray.workbench.run_manifests import (
     DeviceFlags,

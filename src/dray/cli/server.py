@@ -14,13 +14,13 @@ import gc
 import logging
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dray.cli.arguments import DEFAULT_DATA, add_flags, parse_gates, whole_number
 from dray.cli.output import CommandError
 from dray.cli.services import log_to_stderr, on_stop
+from dray.host.clock import utc_now
 from dray.host.garbage import collect_in_small_steps
 from dray.host.heap import keep_heap_compact
 
@@ -224,13 +224,13 @@ async def _serve(args: argparse.Namespace) -> int:
         store = MemoryStore() if args.in_memory else SqliteStore(directory, expects_content=has_cluster)
         cleanup.callback(store.close)
         host = args.advertise_address or _reachable(args.bind_address)
-        pki = prepare(directory / "pki", [host, args.bind_address], datetime.now(UTC))
+        pki = prepare(directory / "pki", [host, args.bind_address], utc_now())
         certificate = args.tls_cert_file or pki.serving_certificate_file
         key = args.tls_private_key_file or pki.serving_key_file
         tls = server_tls(
             certificate, key, [pki.ca_file, *([args.client_ca_file] if args.client_ca_file else [])]
         )
-        node_client = node_client_tls(directory / "pki", pki.ca, datetime.now(UTC))
+        node_client = node_client_tls(directory / "pki", pki.ca, utc_now())
         settings = _settings(args, pki.token_key, node_client)
         settings.login = login = Login(pki.ca)
         try:
@@ -330,7 +330,7 @@ def _audit(args: argparse.Namespace) -> tuple[AuditPolicy | None, AuditFile | No
 def _write_kubeconfigs(args: argparse.Namespace, directory: Path, pki: Pki, url: str) -> Path:
     from dray.server.auth.pki import ADMIN, CONTROLLERS, SCHEDULER
 
-    now = datetime.now(UTC)
+    now = utc_now()
     for name, (user, groups) in {"admin": ADMIN, "scheduler": SCHEDULER, "controllers": CONTROLLERS}.items():
         pki.refresh_kubeconfig(directory / f"{name}.kubeconfig", url, user, groups, now)
     if args.kubeconfig is None:

@@ -19,8 +19,9 @@ from typing import Any
 import msgspec
 
 from dray.api.parsing import ParseError, load_json, load_yaml
+from dray.api.wording import plural
 from dray.cli.arguments import POLICIES, policy_name, seconds, whole_number
-from dray.cli.output import CommandError, add_output_flag, emit, plural, say, table
+from dray.cli.output import CommandError, add_output_flag, emit, say, table
 from dray.cli.policies import load_policy
 from dray.cli.progress import doing
 from dray.cli.sources import profile_snapshot

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dray.api.wording import plural
 from dray.cli.arguments import add_flags
 from dray.cli.get import claim_state, finished_claims, memory_of, users
 from dray.cli.live import add_watch_flags, show
-from dray.cli.output import add_output_flag, as_data, as_table, plural, use_colour
+from dray.cli.output import add_output_flag, as_data, as_table, use_colour
 from dray.cli.sources import add_source_flags
 from dray.cli.top_keys import KEYS, SORTS, Target, TopView
 from dray.sim.snapshot import Snapshot

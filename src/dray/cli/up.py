@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dray.api.wording import plural
 from dray.cli.arguments import add_flags, parse_gates
-from dray.cli.output import CommandError, plural, say
+from dray.cli.output import CommandError, say
 from dray.cli.progress import progress
 from dray.cli.services import log_to_stderr, on_stop
 from dray.host.sockets import is_answering

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from dray import __version__
+from dray.api.wording import plural
 from dray.cli.arguments import add_flags
-from dray.cli.output import CommandError, add_output_flag, emit, plural
+from dray.cli.output import CommandError, add_output_flag, emit
 from dray.cli.which_system import current_data
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from dray.api.wording import plural
 from dray.cli.arguments import add_flags
 from dray.cli.manifests import valid_objects
-from dray.cli.output import CommandError, add_output_flag, emit, plural, table
+from dray.cli.output import CommandError, add_output_flag, emit, table
 from dray.cli.policies import load_policy
 from dray.cli.progress import doing
 from dray.cli.sources import add_source_flags, load_source, need

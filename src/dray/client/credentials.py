@@ -30,6 +30,7 @@ from dray.client.bounded_files import read_file
 from dray.client.decoding import without_nulls
 from dray.client.endpoint import Secret, header_value
 from dray.client.errors import KubeconfigError
+from dray.host.clock import utc_now
 
 EXEC_GROUP = "client.authentication.k8s.io"
 EXEC_VERSIONS = (f"{EXEC_GROUP}/v1", f"{EXEC_GROUP}/v1beta1")
@@ -158,7 +159,7 @@ class ExecCredentials:
     interactive_mode: str = "IfAvailable"
     install_hint: str = ""
     cluster: Mapping[str, Any] | None = None  # for plugins that want to know the cluster
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    now: Callable[[], datetime] = utc_now
     limit: float = _PLUGIN_SECONDS
     secret: Secret = field(default_factory=Secret)
     _is_known: bool = False

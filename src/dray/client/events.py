@@ -11,17 +11,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
+from dray.api.caching import BoundedMap
 from dray.api.json_types import JsonObject
 from dray.api.meta import ObjectMeta
 from dray.api.times import format_time
 from dray.client.api_client import Client
 from dray.client.errors import ClientError, NotFound
 from dray.client.resources import EVENTS, Resource
+from dray.host.clock import utc_now
 
 log = logging.getLogger("dray.client")
 
@@ -41,14 +42,12 @@ class _Known:
 class EventRecorder:
     """Records events in the name of one component."""
 
-    def __init__(
-        self, client: Client, component: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    ) -> None:
+    def __init__(self, client: Client, component: str, now: Callable[[], datetime] = utc_now) -> None:
         self._client = client
         self._component = component
         self._now = now
-        self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._waiting: OrderedDict[str, JsonObject] = OrderedDict()  # digest -> event to write
+        self._known: BoundedMap[str, _Known] = BoundedMap(_MAX_KNOWN)
+        self._waiting: BoundedMap[str, JsonObject] = BoundedMap(_MAX_WAITING)  # digest -> event to write
         self._arrived = asyncio.Event()
 
     def record(self, resource: Resource, meta: ObjectMeta, kind: str, reason: str, message: str) -> None:
@@ -60,8 +59,6 @@ class EventRecorder:
         known = self._known.get(digest)
         if known is None:
             known = self._known[digest] = _Known(f"{meta.name[:200]}.{digest}", moment)
-            while len(self._known) > _MAX_KNOWN:
-                self._known.popitem(last=False)
         known.count += 1
         self._waiting[digest] = {
             "apiVersion": "v1",
@@ -83,8 +80,6 @@ class EventRecorder:
             "lastTimestamp": moment,
             "count": known.count,
         }
-        while len(self._waiting) > _MAX_WAITING:
-            self._waiting.popitem(last=False)
         self._arrived.set()
 
     async def run(self) -> None:

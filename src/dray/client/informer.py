@@ -28,6 +28,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from dray.api.caching import BoundedMap
 from dray.api.meta import ObjectMeta
 from dray.api.parsing import ParseError, load_json
 from dray.client.api_client import Client, ListOf, WatchEvent, revision_of
@@ -98,7 +99,9 @@ class Informer(Generic[T]):
         self._query: dict[str, Any] = {"labelSelector": label_selector, "fieldSelector": field_selector}
         self._page_size = page_size
         self._raw_by_key: dict[str, bytes] | None = {} if keep_raw else None
-        self._ended: dict[str, None] = {}  # uids of objects that were here and are gone, oldest first
+        self._ended: BoundedMap[str, None] = BoundedMap(
+            MOST_ENDED
+        )  # uids of objects that were here and are gone, oldest first
         self._optional = optional
         self._trouble = ChangeLog(log)
         self._short_watches = 0  # in a row
@@ -312,10 +315,10 @@ class Informer(Generic[T]):
             if self._raw_by_key is not None:
                 self._raw_by_key.pop(key, None)
             old = self.items.pop(key, None)
-            self._note_end(meta.uid)
+            self._ended[meta.uid] = None
             if old is not None:
                 if old.metadata.uid != meta.uid:
-                    self._note_end(old.metadata.uid)
+                    self._ended[old.metadata.uid] = None
                 # The last state travels with the deletion; handlers see it as `old`.
                 self._tell(item if old.metadata.uid == meta.uid else old, None)
         else:
@@ -352,15 +355,10 @@ class Informer(Generic[T]):
 
     def _forget(self, key: str) -> None:
         old = self.items.pop(key)
-        self._note_end(old.metadata.uid)
+        self._ended[old.metadata.uid] = None
         if self._raw_by_key is not None:
             self._raw_by_key.pop(key, None)
         self._tell(old, None)
-
-    def _note_end(self, uid: str) -> None:
-        self._ended[uid] = None
-        if len(self._ended) > MOST_ENDED:
-            del self._ended[next(iter(self._ended))]
 
     def _tell(self, old: T | None, new: T | None) -> None:
         for handler in self._handlers:

@@ -22,7 +22,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from dray.api.core import Lease
 from dray.api.json_types import JsonObject
@@ -32,6 +32,7 @@ from dray.client.change_log import ChangeLog
 from dray.client.errors import ClientError, Conflict, Forbidden, NotFound, TransportError
 from dray.client.resources import LEASES
 from dray.client.transport import Request, Response, Transport
+from dray.host.clock import utc_now
 
 log = logging.getLogger("dray.client")
 
@@ -47,7 +48,7 @@ class LeaderElection:
     lease_duration: float = 15.0
     renew_deadline: float = 10.0
     retry_period: float = 2.0
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    now: Callable[[], datetime] = utc_now
     clock: Callable[[], float] = time.monotonic
     is_leading: bool = False
     is_new: bool = False  # there was no lease: whoever held one that was deleted may still believe in it

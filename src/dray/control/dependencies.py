@@ -11,7 +11,8 @@ from dray.api.core import Pod
 from dray.api.well_known import AFTER_ANNOTATION, AFTER_GATE, TERMINAL_PHASES
 from dray.client import NotFound
 from dray.client.resources import PODS
-from dray.control.reconcile_loop import Caches, Clock, Controller, utc_now
+from dray.control.reconcile_loop import Caches, Clock, Controller
+from dray.host.clock import utc_now
 
 
 class JobDependencies(Controller):

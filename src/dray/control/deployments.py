@@ -31,8 +31,8 @@ from dray.control.reconcile_loop import (
     Controller,
     ignoring_absence,
     steady_now,
-    utc_now,
 )
+from dray.host.clock import utc_now
 
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"

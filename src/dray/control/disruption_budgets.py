@@ -29,8 +29,8 @@ from dray.control.reconcile_loop import (
     Clock,
     Controller,
     ignoring_absence,
-    utc_now,
 )
+from dray.host.clock import utc_now
 
 EVICTION_PATIENCE = timedelta(minutes=2)
 

@@ -26,7 +26,8 @@ from dray.api.meta import ObjectMeta, OwnerReference, View
 from dray.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 from dray.client import Client, ClientError, Conflict, Informer, NotFound
 from dray.client.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
-from dray.control.reconcile_loop import Caches, Clock, Controller, utc_now
+from dray.control.reconcile_loop import Caches, Clock, Controller
+from dray.host.clock import utc_now
 
 log = logging.getLogger("dray.control")
 

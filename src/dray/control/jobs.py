@@ -34,9 +34,9 @@ from dray.control.reconcile_loop import (
     Controller,
     ignoring_absence,
     steady_now,
-    utc_now,
     wait_until,
 )
+from dray.host.clock import utc_now
 from dray.scheduler import matches_node
 
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -18,10 +18,11 @@ from dray.control.namespaces import NamespaceController
 from dray.control.node_lifecycle import NodeLifecycle, NodeMonitoring
 from dray.control.pod_groups import GroupProtection
 from dray.control.pool_status import PoolStatusController
-from dray.control.reconcile_loop import Caches, Clock, Controller, utc_now
+from dray.control.reconcile_loop import Caches, Clock, Controller
 from dray.control.resource_claims import ClaimController
 from dray.control.resource_quotas import QuotaController
 from dray.control.taint_eviction import TaintEviction
+from dray.host.clock import utc_now
 
 CONTROLLERS: dict[str, type[Controller]] = {
     kind.name: kind

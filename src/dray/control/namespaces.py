@@ -9,7 +9,8 @@ from dray.api.core import Namespace
 from dray.client import AlreadyExists, ClientError, NotFound, TransportError
 from dray.client.resources import NAMESPACES, PODS, SERVICE_ACCOUNTS, Resource
 from dray.control.garbage_collection import Partial, discover
-from dray.control.reconcile_loop import Caches, Clock, Controller, steady_now, utc_now
+from dray.control.reconcile_loop import Caches, Clock, Controller, steady_now
+from dray.host.clock import utc_now
 
 log = logging.getLogger("dray.control")
 

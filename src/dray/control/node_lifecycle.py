@@ -41,9 +41,9 @@ from dray.control.reconcile_loop import (
     Controller,
     ignoring_absence,
     steady_now,
-    utc_now,
     wait_until,
 )
+from dray.host.clock import utc_now
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 LEASE_NAMESPACE = "kube-node-lease"

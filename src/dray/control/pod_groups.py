@@ -11,7 +11,8 @@ from dray.api.core import Pod, PodGroup
 from dray.api.well_known import TERMINAL_PHASES
 from dray.client import STRATEGIC_PATCH, key_of
 from dray.client.resources import POD_GROUPS, PODS
-from dray.control.reconcile_loop import Caches, Clock, Controller, ignoring_absence, utc_now
+from dray.control.reconcile_loop import Caches, Clock, Controller, ignoring_absence
+from dray.host.clock import utc_now
 
 FINALIZER = "scheduling.k8s.io/podgroup-protection"
 

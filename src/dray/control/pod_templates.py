@@ -11,7 +11,7 @@ from dray.api.conditions import is_true
 from dray.api.core import Pod
 from dray.api.json_types import JsonObject
 from dray.api.meta import ObjectMeta
-from dray.api.well_known import TERMINAL_PHASES
+from dray.api.well_known import NAME_CHARACTERS, TERMINAL_PHASES
 from dray.client import Conflict, Informer, NotFound, key_of
 from dray.client.resources import PODS, Resource
 from dray.control.reconcile_loop import Controller
@@ -54,7 +54,7 @@ def template_hash(template: JsonObject) -> str:
     """Return a short stable name for a pod template."""
     text = msgspec.json.encode(template, order="sorted")
     digest = hashlib.sha256(text).digest()
-    return "".join("bcdfghjklmnpqrstvwxz2456789"[byte % 27] for byte in digest[:10])
+    return "".join(NAME_CHARACTERS[byte % len(NAME_CHARACTERS)] for byte in digest[:10])
 
 
 def is_active(pod: Pod) -> bool:

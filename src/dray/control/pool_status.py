@@ -23,9 +23,9 @@ from dray.control.reconcile_loop import (
     Clock,
     Controller,
     ignoring_absence,
-    utc_now,
 )
 from dray.devices import DeviceUse, Ledger, PoolId, holds_of, is_complete, newest_generation
+from dray.host.clock import utc_now
 
 ANSWERED_KEPT = timedelta(hours=1)
 PENDING_KEPT = timedelta(hours=24)

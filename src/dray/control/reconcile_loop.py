@@ -30,11 +30,12 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 
 from dray.client import Client, ClientError, Conflict, HasMetadata, Informer, NotFound
 from dray.client.resources import Resource
+from dray.host.clock import utc_now
 
 log = logging.getLogger("dray.control")
 
@@ -46,11 +47,6 @@ FIRST_BACKOFF = 0.05
 LONGEST_BACKOFF = 30.0
 TICK = 1.0  # seconds
 LONGEST_TICK = 10.0  # seconds; a tick that took longer means that the process did not run
-
-
-def utc_now() -> datetime:
-    """Return the wall clock; tests pass a clock of their own."""
-    return datetime.now(UTC)
 
 
 def steady_now() -> float:

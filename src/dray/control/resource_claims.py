@@ -22,7 +22,8 @@ from dray.api.resource import ResourceClaim, ResourceClaimConsumerReference, Res
 from dray.api.well_known import CLAIM_FINALIZER, POD_CLAIM_ANNOTATION, TERMINAL_PHASES
 from dray.client import STRATEGIC_PATCH, Invalid, NotFound, change_metadata, key_of
 from dray.client.resources import CLAIM_TEMPLATES, CLAIMS, POD_GROUPS, PODS
-from dray.control.reconcile_loop import Caches, Clock, Controller, ignoring_absence, utc_now
+from dray.control.reconcile_loop import Caches, Clock, Controller, ignoring_absence
+from dray.host.clock import utc_now
 
 FIELD_MANAGER = "ResourceClaimController"
 MAX_GENERATED_BASE = 57  # leaves a dash and five random characters of 63

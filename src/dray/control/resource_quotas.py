@@ -26,7 +26,8 @@ from dray.api.well_known import TERMINAL_PHASES
 from dray.client import NotFound, key_of
 from dray.client.resources import CLAIMS, DEVICE_CLASSES, PODS, RESOURCE_QUOTAS
 from dray.control.garbage_collection import Partial, discover
-from dray.control.reconcile_loop import Caches, Clock, Controller, ignoring_absence, utc_now
+from dray.control.reconcile_loop import Caches, Clock, Controller, ignoring_absence
+from dray.host.clock import utc_now
 
 CLAIM_COUNT = "count/resourceclaims.resource.k8s.io"
 RECOUNT = 30.0  # seconds between counts of objects that no cache follows

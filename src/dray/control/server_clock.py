@@ -18,7 +18,8 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 from dray.client import Client, ClientError, Request
-from dray.control.reconcile_loop import Clock, steady_now, utc_now
+from dray.control.reconcile_loop import Clock, steady_now
+from dray.host.clock import utc_now
 
 log = logging.getLogger("dray.control")
 

@@ -14,13 +14,13 @@ treats it as matching all when it decides about new allocations. See docs/guides
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
 
+from dray.api.caching import BoundedMap
 from dray.api.core import Pod, PodGroup
 from dray.api.media_types import STRATEGIC_PATCH
 from dray.api.resource import (
@@ -42,11 +42,11 @@ from dray.control.reconcile_loop import (
     Clock,
     Controller,
     steady_now,
-    utc_now,
     wait_until,
 )
 from dray.control.taint_rule_status import CONDITION, RuleCounts, eviction_condition, needs_write
 from dray.devices import DeviceId, Pools, device_id_of, rule_selects, tolerates_eviction
+from dray.host.clock import utc_now
 
 STATUS_PERIOD = 10.0  # a rule's status is written at most this often for one generation, seconds
 MOST_EVICTED = 65_536  # uids of evicted pods that are remembered
@@ -151,7 +151,7 @@ class TaintEviction(Controller):
         self._claims_by_pool: dict[tuple[str, str], set[str]] = {}  # (driver, pool) -> claim keys
         self._evicted_by_rule: dict[str, int] = {}
         # The cache shows a deletion only later; until then nobody must be evicted, or counted, again.
-        self._evicted: OrderedDict[str, None] = OrderedDict()  # uids of pods, oldest first
+        self._evicted: BoundedMap[str, None] = BoundedMap(MOST_EVICTED)  # uids of pods, oldest first
         self.groups = caches.of(POD_GROUPS, PodGroup, optional=True)
         self._pods_by_group: dict[str, set[str]] = {}  # group key -> keys of its pods
         self._status_written: dict[str, tuple[float, int]] = {}  # rule -> steady seconds, its generation
@@ -301,8 +301,6 @@ class TaintEviction(Controller):
         except (NotFound, Conflict):
             was_there = False  # gone already, or replaced by a pod of the same name
         self._evicted[meta.uid] = None
-        if len(self._evicted) > MOST_EVICTED:
-            self._evicted.popitem(last=False)
         return was_there
 
     # --- status of rules --------------------------------------------------------

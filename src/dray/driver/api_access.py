@@ -8,7 +8,7 @@ call finds out which version there is, and later calls use it.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from dray.api.times import format_time
 from dray.client import Client, ClientError, Conflict, NotFound, revision_of
 from dray.client.resources import CLAIMS, NODES, SLICES, Resource
 from dray.driver.preparing import ClaimRef, ClaimSource
+from dray.host.clock import utc_now
 
 VERSIONS = ("v1", "v1beta2", "v1beta1")
 
@@ -26,7 +27,7 @@ VERSIONS = ("v1", "v1beta2", "v1beta1")
 class ApiAccess(ClaimSource):
     """Typed access for one driver, on top of a client that may be shared."""
 
-    def __init__(self, client: Client, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, client: Client, now: Callable[[], datetime] = utc_now) -> None:
         self._client = client
         self._clock = now
         self._version: str | None = None

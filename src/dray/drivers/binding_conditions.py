@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from dray.api.times import format_time
 from dray.client import Client, ClientError, Informer
 from dray.client.resources import CLAIMS
 from dray.drivers.hardware import PoolModel
+from dray.host.clock import utc_now
 
 log = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
@@ -72,7 +72,7 @@ async def _write_ready_devices(client: Client, seen: ResourceClaim, driver: str,
     written = [msgspec.to_builtins(entry) for entry in entries]
     for entry in written:
         for condition in entry["conditions"]:
-            condition.setdefault("lastTransitionTime", format_time(datetime.now(UTC)))
+            condition.setdefault("lastTransitionTime", format_time(utc_now()))
     others = [entry for entry in claim["status"].get("devices", ()) if entry["driver"] != driver]
     claim["status"]["devices"] = others + written
     await client.update(CLAIMS, meta.name, claim, meta.namespace, subresource="status")

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dray.api.caching import BoundedMap
 from dray.api.quantity import parse_quantity
 from dray.driver import (
     AllocatedDevice,
@@ -126,7 +127,9 @@ class CpuDriver:
         self._sysfs = sysfs
         self._cgroups = cgroups
         self._proc = proc
-        self._pinned: dict[str, set[int]] = {}  # container id -> CPUs of the claims whose hooks have run
+        self._pinned: BoundedMap[str, set[int]] = BoundedMap(
+            _MAX_PINNED
+        )  # container id -> CPUs of the claims whose hooks have run
         self._reserved = frozenset(reserved)  # CPUs left to the system
         self._held: dict[tuple[str, str, str | None], list[int]] = {}  # (claim uid, device, share) -> CPUs
 
@@ -178,8 +181,6 @@ class CpuDriver:
         known &= {cpu for held in list(self._held.values()) for cpu in held}
         known |= cpus
         pin_container(container, known, self._proc, self._cgroups)
-        while len(self._pinned) > _MAX_PINNED:
-            del self._pinned[next(iter(self._pinned))]
 
     def prepare(self, claim: ClaimRequest) -> list[PreparedDevice]:
         """Pick CPUs for every share; all or none."""

@@ -24,13 +24,13 @@ import tarfile
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from dray import __version__
 from dray.api.parsing import ParseError, load_json
 from dray.api.times import format_time
+from dray.host.clock import utc_now
 from dray.server.store import FILE_NAME, FORMAT, LogFile, StoreDamaged, StoreUnavailable
 
 BACKUP_FORMAT = 1
@@ -102,7 +102,7 @@ def _write_archive(target: Path, files: dict[str, Path], summary: StoreSummary) 
         "kind": "DrayBackup",
         "format": BACKUP_FORMAT,
         "dray": __version__,
-        "created": format_time(datetime.now(UTC)),
+        "created": format_time(utc_now()),
         "store": summary.data(),
         "files": {name: _sum(path) for name, path in files.items()},
     }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 from dray.api.parsing import load_yaml
 from dray.certificates import make_client_certificate
+from dray.host.clock import utc_now
 from dray.host.files import write_private
 from dray.server.auth.node_authorizer import NODE_USER_PREFIX, NODES_GROUP
 from dray.server.auth.pki import existing_ca, kubeconfig
@@ -18,7 +18,7 @@ LIGHT_USER = "dray:light-nodes"
 def _write(data: Path, user: str, groups: list[str], path: Path) -> None:
     ca = existing_ca(data / "pki")
     url = load_yaml((data / "admin.kubeconfig").read_bytes())["clusters"][0]["cluster"]["server"]
-    pair = make_client_certificate(ca, user, groups, datetime.now(UTC))
+    pair = make_client_certificate(ca, user, groups, utc_now())
     write_private(path, kubeconfig(url, ca.certificate_pem, user, pair).encode())
 
 

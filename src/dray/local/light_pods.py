@@ -18,11 +18,11 @@ and a pod that is still there has its claims prepared again, which every driver 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from dray.api.caching import BoundedMap
 from dray.api.cdi import ContainerEdits
 from dray.api.json_types import JsonObject
 from dray.api.podspec import RunPod
@@ -72,7 +72,7 @@ class Hardware:
         self.plans = plans
         self.places = places
         self.access = access
-        self._recent: OrderedDict[str, Mapping[str, SimulatedDriver]] = OrderedDict()
+        self._recent: BoundedMap[str, Mapping[str, SimulatedDriver]] = BoundedMap(_NODES_IN_USE)
 
     def make_drivers(self, node: str) -> Mapping[str, SimulatedDriver]:
         """Return the drivers of a node by name, made anew and not kept."""
@@ -86,12 +86,9 @@ class Hardware:
 
     def drivers(self, node: str) -> Mapping[str, SimulatedDriver]:
         """Return the drivers of a node by name; those of nodes that were asked for last are kept."""
-        found = self._recent.get(node)
+        found = self._recent.use(node)
         if found is None:
             found = self._recent[node] = self.make_drivers(node)
-            if len(self._recent) > _NODES_IN_USE:
-                self._recent.popitem(last=False)
-        self._recent.move_to_end(node)
         return found
 
     def health(self, key: DeviceId, node: str) -> ReportedHealth | None:

@@ -26,11 +26,11 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from dray.api.caching import BoundedMap
 from dray.client import Client, ClientError
 
 log = logging.getLogger("dray.node")
@@ -126,30 +126,26 @@ class ExpiringCache(Generic[Key, Value]):
     """A bounded map whose entries end; the one that was used least recently leaves first."""
 
     def __init__(self, n_entries: int, clock: Callable[[], float]) -> None:
-        self._n_entries = n_entries
         self._clock = clock
-        self._entries: OrderedDict[Key, tuple[float, Value]] = OrderedDict()
+        self._entries: BoundedMap[Key, tuple[float, Value]] = BoundedMap(n_entries)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, key: Key) -> Value | None:
         """Return what is known and still valid."""
-        entry = self._entries.get(key)
+        entry = self._entries.use(key)
         if entry is None:
             return None
         if entry[0] <= self._clock():
             del self._entries[key]
             return None
-        self._entries.move_to_end(key)
         return entry[1]
 
     def put(self, key: Key, value: Value, seconds: float) -> None:
         """Keep a value for some seconds."""
         self._entries[key] = (self._clock() + seconds, value)
         self._entries.move_to_end(key)
-        while len(self._entries) > self._n_entries:
-            self._entries.popitem(last=False)
 
 
 class Access:

@@ -11,13 +11,13 @@ Invariant: a bit in a refusal set means `Allocator.plan` would refuse that node 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from dray.allocator import AllocationError, Allocator, NodePlans, PendingWork, Plan, Policy, Undo
+from dray.api.caching import BoundedMap
 from dray.api.core import Node
 from dray.api.resource import (
     AllocationResult,
@@ -88,7 +88,7 @@ class Devices:
     def __init__(self, allocator: Allocator, state: ClusterState) -> None:
         self.allocator = allocator
         self._state = state
-        self._refusals: OrderedDict[bytes, _Refusals] = OrderedDict()
+        self._refusals: BoundedMap[bytes, _Refusals] = BoundedMap(_MAX_KINDS)
         self._reach: dict[Pool, _Reach] = {}
         self._pool_by_slice: dict[str, Pool] = {}
         self.gave_up = (
@@ -229,13 +229,9 @@ class Devices:
 
         Raises AllocationError where no node can help.
         """
-        refusals = self._refusals.get(kind)
+        refusals = self._refusals.use(kind)
         if refusals is None:
             refusals = self._refusals[kind] = _Refusals()
-            while len(self._refusals) > _MAX_KINDS:
-                self._refusals.popitem(last=False)
-        else:
-            self._refusals.move_to_end(kind)
         candidates = nodes & ~refusals.nodes
         self.gave_up = False
         if not candidates:

@@ -6,10 +6,10 @@ node label, or per node, and is told of every pod that comes or goes, so asking 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dray.api.caching import BoundedMap
 from dray.scheduler.state import ClusterState, NodeState, PodUse
 
 _MAX_CENSUSES = 128
@@ -37,13 +37,13 @@ class PodCounts:
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
-        self._censuses: OrderedDict[bytes, Census] = OrderedDict()
+        self._censuses: BoundedMap[bytes, Census] = BoundedMap(_MAX_CENSUSES)
         state.listeners.append(self._count)
         state.node_listeners.append(self._recount)
 
     def census(self, key: bytes, topology_key: str | None, counts_pod: Callable[[PodUse], bool]) -> Census:
         """Return the counts for a question; `key` must differ where the answer may."""
-        found = self._censuses.get(key)
+        found = self._censuses.use(key)
         if found is None:
             found = Census(counts_pod, topology_key)
             for use in self._state.pods.values():
@@ -51,10 +51,6 @@ class PodCounts:
                 if node is not None:
                     found.add(node, use, +1)
             self._censuses[key] = found
-            while len(self._censuses) > _MAX_CENSUSES:
-                self._censuses.popitem(last=False)
-        else:
-            self._censuses.move_to_end(key)
         return found
 
     def _count(self, use: PodUse, sign: int) -> None:

@@ -14,10 +14,10 @@ one computed from scratch. Undo of `assume` is `forget`: the state is then as be
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from dray.api.caching import BoundedMap
 from dray.api.core import Node, Pod, Taint
 from dray.api.meta import NodeSelector
 from dray.api.tolerations import NO_SCHEDULE, first_untolerated
@@ -102,8 +102,8 @@ class ClusterState:
         self._by_index: list[NodeState | None] = []
         self._free_indexes: list[int] = []
         self._present = 0  # bit set of nodes that exist
-        self._static: OrderedDict[bytes, _Answer] = OrderedDict()
-        self._free: OrderedDict[Requests, _Answer] = OrderedDict()
+        self._static: BoundedMap[bytes, _Answer] = BoundedMap(_MAX_ANSWERS)
+        self._free: BoundedMap[Requests, _Answer] = BoundedMap(_MAX_ANSWERS)
         self._orphans: dict[str, dict[str, PodUse]] = {}  # node name -> pods seen before their node
         self.port_users: dict[tuple[str, int], dict[str, int]] = {}  # (protocol, port) -> address -> nodes
         self._pods_by_priority: dict[int, int] = {}
@@ -312,22 +312,18 @@ class ClusterState:
 
     def with_free_resources(self, requests: Requests) -> int:
         """Return the nodes on which the requests fit."""
-        kept = self._free.get(requests)
+        kept = self._free.use(requests)
         if kept is None:
             kept = _Answer(lambda node: node.fits(requests), dirty=self._present)
-            _keep(self._free, requests, kept)
-        else:
-            self._free.move_to_end(requests)
+            self._free[requests] = kept
         return self._ask(kept)
 
     def passing_static(self, pod: Pod, key: bytes) -> int:
         """Return the nodes whose labels, taints and name the pod accepts."""
-        kept = self._static.get(key)
+        kept = self._static.use(key)
         if kept is None:
             kept = _Answer(lambda node: self.static_refusal(pod, node) is None, dirty=self._present)
-            _keep(self._static, key, kept)
-        else:
-            self._static.move_to_end(key)
+            self._static[key] = kept
         return self._ask(kept)
 
     def static_refusal(self, pod: Pod, node: NodeState) -> str | None:
@@ -342,14 +338,6 @@ class ClusterState:
                 if address == other or address in ("", "0.0.0.0") or other in ("", "0.0.0.0"):
                     blocked |= nodes
         return self._present & ~blocked
-
-
-def _keep(
-    answers: OrderedDict[bytes, _Answer] | OrderedDict[Requests, _Answer], key: object, kept: _Answer
-) -> None:
-    answers[key] = kept  # type: ignore[index]  # key is of the dictionary's own key type
-    while len(answers) > _MAX_ANSWERS:
-        answers.popitem(last=False)
 
 
 def static_refusal(pod: Pod, state: NodeState, by_profile: NodeSelector | None = None) -> str | None:

@@ -17,11 +17,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from dray.api.resource import ResourceClaim
 from dray.api.times import parse_time
+from dray.host.clock import utc_now
 from dray.host.metrics_text import Histogram, family, histogram
 
 if TYPE_CHECKING:
@@ -35,15 +36,11 @@ _WAIT_BOUNDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 
 Gather = Callable[[], Callable[[], "Snapshot"]]
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(slots=True)
 class ClaimWaits:
     """How long claims waited for their devices."""
 
-    now: Callable[[], datetime] = _utc_now
+    now: Callable[[], datetime] = utc_now
     waits: Histogram = field(default_factory=lambda: Histogram(_WAIT_BOUNDS))
 
     def see(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:

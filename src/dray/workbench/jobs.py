@@ -17,6 +17,7 @@ from typing import Any
 from dray.api.json_types import JsonObject
 from dray.api.times import parse_time
 from dray.api.well_known import AFTER_ANNOTATION, AFTER_GATE, TERMINAL_PHASES
+from dray.api.wording import join_names
 
 OVER = frozenset({"finished", "failed"})
 _COMMAND_CHARACTERS = 60
@@ -94,7 +95,7 @@ def holders(jobs: Iterable[JobState], most: int = 5) -> list[str]:
     holding = sorted(
         (job for job in jobs if job.devices and job.state not in OVER), key=lambda job: job.ends or inf
     )
-    lines = [f"{job.key} holds {_devices_text(job.devices)}, {end_text(job)}" for job in holding[:most]]
+    lines = [f"{job.key} holds {join_names(job.devices, 4)}, {end_text(job)}" for job in holding[:most]]
     if len(holding) > most:
         lines.append(f"and {len(holding) - most} more jobs hold devices")
     return lines
@@ -117,11 +118,6 @@ def position_text(queue: Sequence[JobState], key: str) -> str:
         if job.key == key:
             return f"number {number} of {len(queue)} that wait"
     return ""
-
-
-def _devices_text(devices: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(devices) - most} more" if len(devices) > most else ""
-    return ", ".join(devices[:most]) + more
 
 
 def _key(obj: JsonObject) -> str:

@@ -56,7 +56,8 @@ from dray.control.compute_domains.desired import (
     owners,
     workload_template,
 )
-from dray.control.reconcile_loop import Caches, Clock, Controller, ignoring_absence, utc_now
+from dray.control.reconcile_loop import Caches, Clock, Controller, ignoring_absence
+from dray.host.clock import utc_now
 
 log = logging.getLogger("dray.control")
 

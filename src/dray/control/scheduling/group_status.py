@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from dray.api.caching import BoundedMap
 from dray.api.conditions import is_true
 from dray.api.core import PodGroup
 from dray.api.times import format_time
@@ -30,7 +31,9 @@ class GroupReporter:
     def __init__(self, client: Client, now: Callable[[], datetime]) -> None:
         self._client = client
         self._now = now
-        self._told: dict[str, tuple[bool, str]] = {}  # group uid -> what was written last
+        self._told: BoundedMap[str, tuple[bool, str]] = BoundedMap(
+            _MAX_KNOWN
+        )  # group uid -> what was written last
 
     def is_news(self, group: PodGroup, *, is_scheduled: bool, cause: str = "") -> bool:
         """Return whether this should be written, and take note of it."""
@@ -38,8 +41,6 @@ class GroupReporter:
             return False
         if self._told.get(group.metadata.uid) == (is_scheduled, cause):
             return False
-        while len(self._told) >= _MAX_KNOWN:
-            self._told.pop(next(iter(self._told)))
         self._told[group.metadata.uid] = (is_scheduled, cause)
         return True
 

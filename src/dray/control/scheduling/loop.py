@@ -17,7 +17,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from dray.allocator import PendingWork
@@ -36,6 +36,7 @@ from dray.control.scheduling.statistics import Statistics, reason_of
 from dray.control.scheduling.turns import HeldBack, Turns
 from dray.control.scheduling.volume_binding import VolumeBinder
 from dray.control.scheduling.waiting import BindingWaits
+from dray.host.clock import utc_now
 from dray.scheduler import (
     Decision,
     Entry,
@@ -73,10 +74,6 @@ _PLAIN_POD = Pod(
 )
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 def _new_uuid() -> str:
     return str(uuid.uuid4())
 
@@ -89,7 +86,7 @@ class SchedulingLoop:
         client: Client,
         options: SchedulerOptions | None = None,
         *,
-        now: Callable[[], datetime] = _utc_now,
+        now: Callable[[], datetime] = utc_now,
         new_uid: Callable[[], str] = _new_uuid,
         chance: Callable[[], float] = random.random,
     ) -> None:

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from dray.api.caching import BoundedMap
 from dray.api.core import Pod
 from dray.api.times import format_time
 from dray.client import STRATEGIC_PATCH, Client, ClientError, EventRecorder, NotFound
@@ -87,7 +87,9 @@ class Reporter:
         self._unready: dict[str, asyncio.TimerHandle] = {}
         self._last_bound = float("-inf")  # loop time
         self.is_active = True  # a scheduler that stands by writes nothing, so nothing may pile up
-        self._settled: OrderedDict[str, None] = OrderedDict()  # pods lately bound or gone: no late reports
+        self._settled: BoundedMap[str, None] = BoundedMap(
+            MOST_SETTLED
+        )  # pods lately bound or gone: no late reports
 
     async def run(self) -> None:
         """Write reports until cancelled."""
@@ -229,8 +231,6 @@ class Reporter:
     def forget(self, uid: str) -> None:
         """The pod is gone or bound."""
         self._settled[uid] = None
-        while len(self._settled) > MOST_SETTLED:
-            self._settled.popitem(last=False)
         self._said.pop(uid, None)
         self._failed.pop(uid, None)
         self._next.pop(uid, None)

@@ -15,13 +15,14 @@ The order is a preference; the allocator has the last word. Where no summary of 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
 
 from dray.allocator import AllocationError, PendingWork
+from dray.api.caching import BoundedMap
 from dray.api.core import Pod
 from dray.api.resource import ResourceClaim
 from dray.scheduler.amounts import CPU, MEMORY
@@ -57,8 +58,8 @@ class NodeRanking:
         self.policy = policy
         self._state = state
         self._allocator = devices.allocator
-        self._kinds: OrderedDict[tuple[Hashable, bytes], _Kind] = OrderedDict()
-        self._seen: OrderedDict[str, None] = OrderedDict()  # uids of pods that have arrived
+        self._kinds: BoundedMap[tuple[Hashable, bytes], _Kind] = BoundedMap(_MOST_KINDS)
+        self._seen: BoundedMap[str, None] = BoundedMap(_MOST_ARRIVALS)  # uids of pods that have arrived
         self._reads: tuple[str, ...] | None = ()  # attributes read by the claims of any kind
         self._numbers: dict[Hashable, int] = {}  # hardware -> number
         self._example: dict[int, str] = {}  # hardware number -> a node that has it
@@ -111,7 +112,7 @@ class NodeRanking:
 
     def _kind_of(self, shape: PodShape, claims: Claims, key: bytes) -> _Kind:
         """Return the kind of a pod. Raises AllocationError and PendingWork as the allocator does."""
-        found = self._kinds.get((shape.requests, key))
+        found = self._kinds.use((shape.requests, key))
         if found is None:
             amounts = dict(shape.requests)
             demand = PodDemand(amounts.get(CPU, 0), amounts.get(MEMORY, 0), has_claims=bool(claims))
@@ -121,10 +122,6 @@ class NodeRanking:
             for number, node in self._example.items():
                 self._match(found, number, node)
             self._kinds[shape.requests, key] = found
-            while len(self._kinds) > _MOST_KINDS:
-                self._kinds.popitem(last=False)
-        else:
-            self._kinds.move_to_end((shape.requests, key))
         return found
 
     def _read(self, reads: tuple[str, ...] | None) -> None:
@@ -220,8 +217,6 @@ class NodeRanking:
         if uid in self._seen:
             return
         self._seen[uid] = None
-        while len(self._seen) > _MOST_ARRIVALS:
-            self._seen.popitem(last=False)
         self.policy.observe(kind.demand)
 
     def _renew(self, kind: _Kind) -> None:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Protocol
 
 from dray.api.json_types import JsonObject
 from dray.host.accounts import Account, account_of_name
+from dray.host.clock import utc_now
 from dray.server.admission.admission_plugin import BasePlugin
 from dray.server.admission.limit_ranges import LimitRanger
 from dray.server.admission.namespace_lifecycle import NamespaceLifecycle
@@ -77,7 +78,7 @@ class AdmissionChain:
         reader: Reader,
         authorizer: Authorizer,
         disabled: Collection[str] = (),
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime] = utc_now,
         account_of: Callable[[str], Account | None] = account_of_name,
     ) -> AdmissionChain:
         """Return the chain of Kubernetes' default plugins and dray's own, less the disabled ones.

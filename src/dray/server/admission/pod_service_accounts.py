@@ -8,12 +8,12 @@ start with it, that is where the config map with the CA certificate is.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from dray.api.json_types import JsonObject
 from dray.api.well_known import MIRROR_POD_ANNOTATION, SERVICE_ACCOUNT_FOLDER
+from dray.host.random_names import random_suffix
 from dray.server.admission.admission_plugin import BasePlugin, refused, target_of
 from dray.server.auth import references_of
 from dray.server.requests import Call, Reader
@@ -22,11 +22,6 @@ DEFAULT = "default"
 VOLUME_PREFIX = "kube-api-access-"
 CA_CONFIG_MAP = "kube-root-ca.crt"
 TOKEN_SECONDS = 3607  # Kubernetes' number, by which its server knows tokens it may extend
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-
-
-def _random_suffix() -> str:
-    return "".join(secrets.choice(_LETTERS) for _ in range(5))
 
 
 @dataclass(slots=True)
@@ -34,7 +29,7 @@ class ServiceAccount(BasePlugin):
     """Give pods their account, its pull secrets and its token."""
 
     reader: Reader
-    new_suffix: Callable[[], str] = _random_suffix
+    new_suffix: Callable[[], str] = random_suffix
     name: str = "ServiceAccount"
 
     def mutate(self, call: Call, operation: str, new: JsonObject, old: JsonObject | None) -> None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import secrets
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 from dray.api.times import format_time
+from dray.host.clock import utc_now
+from dray.host.random_names import SUFFIX_LENGTH, random_suffix
 from dray.server.requests.messages import Request
 from dray.server.requests.routing import Route
 from dray.server.requests.users import User
 
 # The characters of generated names: no vowels and no look-alikes, so no words appear.
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-_SUFFIX = 5
-_LONGEST_BASE = 63 - _SUFFIX
+_LONGEST_BASE = 63 - SUFFIX_LENGTH
 
 MAX_WARNING_CHARACTERS = 4 * 1024  # in all warnings of an answer
 MAX_WARNINGS = 80  # kube-apiserver sends 100, and Python's http.client reads at most 100 header lines
@@ -27,9 +26,9 @@ MAX_LONG_WARNING = 256  # characters of one warning, if not all fit
 class Environment:
     """The clock and the sources of uids and names, as arguments: tests replace them."""
 
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    now: Callable[[], datetime] = utc_now
     new_uid: Callable[[], str] = lambda: str(uuid.uuid4())
-    new_suffix: Callable[[], str] = lambda: "".join(secrets.choice(_LETTERS) for _ in range(_SUFFIX))
+    new_suffix: Callable[[], str] = random_suffix
 
     def timestamp(self) -> str:
         """Return the present as metadata writes it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from dray.api.caching import BoundedCache
 from dray.api.json_types import JsonObject
 from dray.api.kinds import META, Kind
+from dray.host.clock import utc_now
 from dray.server.requests import encode
 from dray.server.tables.ages import UNKNOWN, Since, epoch, human_duration
 from dray.server.tables.json_path import Budget, find
@@ -74,7 +75,7 @@ class _Row:
 class Tables:
     """Make tables of objects."""
 
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    now: Callable[[], datetime] = utc_now
     custom_columns: CustomColumns = lambda kind, version: None
     _rows: BoundedCache[tuple[int, tuple[str, str, str, str]], _Row] = field(
         default_factory=lambda: BoundedCache(ROWS_BYTES), init=False

@@ -21,9 +21,11 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from dray.api.caching import BoundedMap
 from dray.api.core import Pod
 from dray.api.json_types import JsonObject
 from dray.api.well_known import TERMINAL_PHASES
+from dray.api.wording import join_names
 from dray.client import Client, ClientError, EventRecorder, NotFound
 from dray.client.resources import NODES, PODS
 from dray.sim.machines import DELETING, FAILED
@@ -32,7 +34,6 @@ from dray.workbench.autoscaling.decision import (
     Removal,
     ScalingOptions,
     ScalingPlan,
-    describe_pods,
     plan_scaling,
     pods_by_key,
     waiting_pods,
@@ -63,7 +64,9 @@ class Autoscaler:
     recorder: EventRecorder | None = None
     _idle_since: dict[str, float] = field(default_factory=dict)
     _paused_until: dict[str, float] = field(default_factory=dict)
-    _said: dict[tuple[str, str], None] = field(default_factory=dict)  # (uid of a pod, message), oldest first
+    _said: BoundedMap[tuple[str, str], None] = field(
+        default_factory=lambda: BoundedMap(_MOST_SAID)
+    )  # (uid of a pod, message), oldest first
     _fruitless: tuple[object, float] | None = None  # what was planned for in vain, and when
 
     async def run(self, interval: float) -> None:
@@ -89,7 +92,7 @@ class Autoscaler:
             except NodeGroupError as error:
                 log.warning("%s", error)
                 continue
-            reason = f"for {describe_pods(increase.pods)}" if increase.pods else "its least size"
+            reason = f"for {join_names(increase.pods, 4)}" if increase.pods else "its least size"
             self.report(
                 f"{increase.group}: {increase.size} -> {increase.size + increase.delta} nodes ({', '.join(names)}), {reason}"
             )
@@ -216,8 +219,6 @@ class Autoscaler:
             if pod is None or (pod.metadata.uid, message) in self._said:
                 continue
             self._said[pod.metadata.uid, message] = None
-            while len(self._said) > _MOST_SAID:
-                del self._said[next(iter(self._said))]
             self.recorder.record(PODS, pod.metadata, kind, reason, message)
 
 

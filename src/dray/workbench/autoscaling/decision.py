@@ -263,12 +263,6 @@ def _idle_removals(
     return removals
 
 
-def describe_pods(pods: Sequence[str], most: int = 4) -> str:
-    """Return a few names and how many more there are."""
-    more = f" and {len(pods) - most} more" if len(pods) > most else ""
-    return ", ".join(pods[:most]) + more
-
-
 def pods_by_key(snapshot: Snapshot) -> dict[str, Pod]:
     """Return the pods of a snapshot by namespace/name."""
     return {key_of(pod.metadata): pod for pod in snapshot.pods}

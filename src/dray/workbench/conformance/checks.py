@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from dray.api.resource import Device
 from dray.client import ClientError, NotFound, Request
 from dray.client.resources import POD_GROUPS
+from dray.host.clock import utc_now
 from dray.sim.snapshot import Snapshot, capture
 from dray.workbench.conformance.trials import Trials, has_ended, is_bound, is_running
 from dray.workbench.doctor import check_cluster, read_cluster
@@ -253,13 +254,12 @@ def _share_of(device: Device) -> dict[str, object]:
 
 async def driver_runtime_management(env: Environment) -> Verdict:
     """Versions of drivers are published, and nothing is wrong with drivers, kubelets and runtimes."""
-    from datetime import UTC, datetime
 
     versions: dict[str, set[str]] = {}
     for row in Inventory(env.snapshot).devices.values():
         if version := row.attribute("driverVersion"):
             versions.setdefault(row.driver, set()).add(version)
-    facts = await read_cluster(env.trials.client, datetime.now(UTC))
+    facts = await read_cluster(env.trials.client, utc_now())
     about = ("driver-", "runtime-", "kubelet-", "pool-", "node-not-ready")
     wrong = [
         f"{each.subject}: {each.evidence}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from dray.api.wording import join_names
 from dray.cel import CompileError, Program, compile_selector
 from dray.sim.snapshot import Snapshot
-from dray.workbench.doctor.findings import Finding, join_names
+from dray.workbench.doctor.findings import Finding
 from dray.workbench.lint.fitting import Devices
 
 

@@ -17,10 +17,11 @@ from typing import Any
 from dray.api.json_types import JsonObject
 from dray.api.times import parse_time
 from dray.api.well_known import SCHEDULER_LEASE_PREFIX
+from dray.api.wording import join_names
 from dray.devices import is_complete, newest_generation, slices_by_pool
 from dray.sim.snapshot import Snapshot
 from dray.workbench.doctor.classes import check_classes
-from dray.workbench.doctor.findings import Finding, join_names, limited
+from dray.workbench.doctor.findings import Finding, limited
 from dray.workbench.inventory import DeviceRow, Inventory
 
 OLDEST_MINOR_WITH_V1 = 34  # resource.k8s.io/v1 and the kubelet's v1 gRPC service are GA in 1.34

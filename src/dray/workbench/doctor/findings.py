@@ -94,20 +94,6 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-MOST_NAMES = 3
-
-
-def join_names(names: Iterable[str]) -> str:
-    """Name a few of many.
-
-    >>> join_names(["a", "b", "c", "d", "e"])
-    'a, b, c and 2 more'
-    """
-    known = list(names)
-    rest = len(known) - MOST_NAMES
-    return ", ".join(known[:MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def limited(findings: Iterator[Finding], most: int = 50) -> Iterator[Finding]:
     """Yield at most so many findings of one check: a broken fleet must not bury the others."""
     for count, finding in enumerate(findings):

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from dray.api.cdi import CdiSpec, ContainerEdits, complaints_about
 from dray.api.json_types import JsonObject
 from dray.api.rpc import DRA_V1
-from dray.workbench.doctor.findings import Finding, join_names, limited
+from dray.api.wording import join_names
+from dray.workbench.doctor.findings import Finding, limited
 
 
 @dataclass(frozen=True, slots=True)

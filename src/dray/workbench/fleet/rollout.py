@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib import resources
 
 import msgspec
@@ -24,6 +24,7 @@ from dray.api.parsing import load_yaml
 from dray.client import AlreadyExists, Client, ClientError, Conflict, NotFound
 from dray.client.resources import CUSTOM_RESOURCE_DEFINITIONS, DAEMON_SETS, PODS, Resource
 from dray.control.pod_templates import is_ready
+from dray.host.clock import utc_now
 from dray.sim.snapshot import Snapshot, capture
 from dray.workbench.fleet import rollout_plan
 from dray.workbench.fleet.draining import (
@@ -135,7 +136,7 @@ class RolloutDriver:
     name: str
     validate: Validate
     report: Callable[[str], None] = lambda _text: None
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Callable[[], datetime] = utc_now
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     _validations: dict[tuple[str, bool], asyncio.Future[list[str]]] = field(default_factory=dict)
     _shown: dict[str, str] = field(default_factory=dict)
