@@ -13,3 +13,8 @@ async def until(happened: Callable[[], object], seconds: float = 120.0) -> None:
     async with asyncio.timeout(seconds):
         while not happened():
             await asyncio.sleep(_LOOK_AGAIN)
+
+
+async def forever(*_: object) -> None:
+    """Never return: for peers that do not answer."""
+    await asyncio.Event().wait()

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from conditions import forever
 from scripted_server import AnsweringServer, ok
 
 from dray.api.core import Node
@@ -216,7 +217,7 @@ async def test_bytes_that_nobody_asked_for_are_not_taken_for_the_next_answer():
 
 
 async def test_a_server_that_never_answers_is_given_up():
-    async with AnsweringServer(lambda _head: asyncio.sleep(3600)) as server:
+    async with AnsweringServer(forever) as server:
         transport = HttpTransport(server.url)
         with pytest.raises(TransportError, match="within 0.1 s"):
             await transport.send(Request("GET", "/x", timeout=0.1))

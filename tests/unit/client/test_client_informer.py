@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 
 import pytest
-from conditions import until
+from conditions import forever, until
 from small_api import SmallApi
 
 from dray.api.core import Node
 from dray.client import EventRecorder, Gone, Informer, LeaderElection, TransportError
 from dray.client import resources as kinds
 from dray.client.informer import key_of
+
+pytestmark = pytest.mark.usefixtures("virtual_time")
 
 
 class Follower:
@@ -118,7 +120,7 @@ async def test_a_forgotten_revision_leads_to_a_new_list(monkeypatch):
         if len(watches) == 1:
             await client.create(kinds.NODES, node("b"))
             raise Gone(410, __import__("dray.client.errors", fromlist=["Status"]).Status(), "watch")
-        await asyncio.sleep(3600)
+        await forever()
         yield []
 
     monkeypatch.setattr(client, "watch_lines", forgetful)
@@ -170,7 +172,7 @@ async def test_one_of_two_candidates_leads_and_the_other_follows_when_it_ends():
 
         async def lead():
             led.append(name)
-            await asyncio.sleep(3600)
+            await forever()
 
         return asyncio.create_task(election.run(lead))
 
@@ -195,7 +197,7 @@ async def test_a_lease_that_an_installer_made_is_taken_and_keeps_the_installers_
     path = kinds.LEASES.path("ns", "lock")
     api.put(path, {"metadata": marks})
     election = LeaderElection(api.client(), "lock", "me", namespace="ns", retry_period=0.02)
-    task = asyncio.create_task(election.run(lambda: asyncio.sleep(3600)))
+    task = asyncio.create_task(election.run(forever))
     await until(lambda: election.is_leading)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -210,7 +212,7 @@ async def test_a_stolen_lease_ends_leading():
 
     async def lead():
         try:
-            await asyncio.sleep(3600)
+            await forever()
         finally:
             ended.append(True)
 
@@ -237,7 +239,7 @@ async def test_a_connection_lost_at_any_request_of_an_election_ends_nothing(lost
 
     client.transport.send = send
     election = LeaderElection(client, "lock", "me", namespace="ns", retry_period=0.01)
-    task = asyncio.create_task(election.run(lambda: asyncio.sleep(3600)))
+    task = asyncio.create_task(election.run(forever))
     await until(lambda: election.is_leading and len(sent) > 8)
     assert not task.done()
     task.cancel()
@@ -253,7 +255,7 @@ async def test_a_leader_that_was_stopped_writes_nothing_before_it_has_renewed_it
     fenced = election.fence(api.client())
     with pytest.raises(TransportError, match="not sent"):
         await fenced.create(kinds.NODES, node("early"))
-    task = asyncio.create_task(election.run(lambda: asyncio.sleep(3600)))
+    task = asyncio.create_task(election.run(forever))
     await until(lambda: election.is_leading)
     await fenced.create(kinds.NODES, node("a"))
     api.is_away = True  # the renewal does not get through

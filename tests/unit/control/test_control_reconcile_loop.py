@@ -16,6 +16,8 @@ from dray.client.resources import NODES
 from dray.control import reconcile_loop
 from dray.control.reconcile_loop import Caches, Controller, KeyQueue, run_controllers
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 async def test_a_key_is_handed_out_once_however_often_it_was_added():
     queue = KeyQueue()

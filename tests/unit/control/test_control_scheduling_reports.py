@@ -13,6 +13,8 @@ from dray.control.scheduling import reporting
 from dray.control.scheduling.reporting import Reporter
 from dray.scheduler import missing_members
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 POD = Pod(metadata=ObjectMeta(name="p", namespace="n", uid="u"))
 
 

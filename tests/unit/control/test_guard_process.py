@@ -181,6 +181,7 @@ async def test_a_configuration_that_sends_less_is_put_right(api):
         assert guard.statistics.reopened == 1
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_guard_that_does_not_register_waits_for_somebody_who_does(api):
     async with running(api, is_awaited=False, registers=False) as guard:
         await until(lambda: guard.phase is Phase.REGISTERING)
@@ -191,6 +192,7 @@ async def test_a_guard_that_does_not_register_waits_for_somebody_who_does(api):
         await until(guard.is_judging.is_set)
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_server_that_is_away_while_starting_is_waited_for(api):
     api.is_away = True
     async with running(api, is_awaited=False) as guard:
@@ -228,6 +230,7 @@ async def test_a_write_that_landed_leaves_the_flights(api):
         assert guard.statistics.unguarded == 0
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_stuck_write_is_fenced_when_another_wants_the_device(api):
     async with running(api) as guard:
         a, b = put_claim(api, "a"), put_claim(api, "b")
@@ -324,6 +327,7 @@ async def test_a_conflict_alone_is_no_proof_that_a_claim_has_moved(api):
 # --- the lease -----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_lease_is_certain_only_for_a_while_after_its_last_confirmation(api):
     now = 100.0
     election = LeaderElection(

@@ -115,6 +115,7 @@ async def test_health_follows_the_faults(driver, faults):
     await stream.aclose()
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_a_change_of_the_faults_is_announced(driver, faults):
     stream = driver.changes()
     waiting = asyncio.ensure_future(anext(stream))

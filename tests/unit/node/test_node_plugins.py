@@ -6,6 +6,7 @@ import os
 
 import grpc
 import pytest
+from conditions import forever
 from node_builders import eventually
 
 from dray.api.rpc.generated import (
@@ -275,7 +276,7 @@ async def test_a_driver_that_never_answers_is_given_up(tmp_path, monkeypatch):
     fake = FakePlugin(tmp_path)
 
     async def never(request, context):
-        await asyncio.sleep(60)
+        await forever()
 
     fake.NodePrepareResources = never
     async with registry(tmp_path) as found, fake.up():
@@ -290,7 +291,7 @@ async def test_a_call_to_a_driver_that_leaves_meanwhile_fails_and_does_not_vanis
 
     async def never(request, context):
         called.set()
-        await asyncio.sleep(60)
+        await forever()
 
     fake.NodePrepareResources = never
     async with registry(tmp_path) as found, fake.up():
@@ -311,7 +312,7 @@ async def test_a_call_whose_caller_is_cancelled_ends(tmp_path):
 
     async def never(request, context):
         called.set()
-        await asyncio.sleep(60)
+        await forever()
 
     fake.NodePrepareResources = never
     async with registry(tmp_path) as found, fake.up():

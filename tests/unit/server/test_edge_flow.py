@@ -96,6 +96,7 @@ async def test_open_watches_are_limited_until_they_end():
     await response.body.aclose()
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_slow_requests_end_with_504_and_watches_do_not():
     made = flow(seconds=0.01)
     with pytest.raises(ApiError) as caught:

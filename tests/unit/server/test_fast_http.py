@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
-from conditions import until
+from conditions import forever, until
 
 from dray.server.http import connection_limits as connections_module
 from dray.server.http import https_front as front_module
@@ -29,7 +29,7 @@ class Echo:
         self.seen.append(request)
         if request.path == "/slow":
             try:
-                await asyncio.sleep(30)
+                await forever()
             except asyncio.CancelledError:
                 self.cancelled.append(request.path)
                 raise

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import aiohttp
 import pytest
 from aiohttp import web
+from conditions import forever
 from server_cluster import Client, running_cluster
 
 from dray.certificates import make_self_signed_certificate
@@ -120,7 +121,7 @@ async def test_an_agent_that_accepts_and_never_answers_is_given_up(tmp_path, mon
     monkeypatch.setattr(node_agents, "ANSWER_SECONDS", 0.2)
 
     async def answer(request):
-        await asyncio.sleep(60)
+        await forever()
 
     async with agent(tmp_path, answer) as port, server_with_agent(port=port) as client:
         code, message = await log(client)
@@ -307,7 +308,7 @@ async def test_an_agent_that_never_finishes_the_handshake_is_given_up(tmp_path, 
     monkeypatch.setattr(websocket_tunnels, "ANSWER_SECONDS", 0.2)
 
     async def answer(request):
-        await asyncio.sleep(60)
+        await forever()
 
     async with exec_through(tmp_path, answer) as (session, url):
         with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
@@ -321,7 +322,7 @@ async def test_a_message_beyond_the_bound_ends_the_command(tmp_path):
         await socket.prepare(request)
         with contextlib.suppress(ConnectionError):
             await socket.send_bytes(b"\x01" * (websocket_tunnels.MESSAGE_BYTES + 1))
-        await asyncio.sleep(5)
+        await forever()
         return socket
 
     async with exec_through(tmp_path, answer) as (session, url), session.ws_connect(url) as socket:
