@@ -85,7 +85,7 @@ class Cluster:
         """Stop a scheduler as if it were killed: nothing is cleaned up."""
         self._tasks[position].cancel()
 
-    async def node(self, name, labels=None, taints=(), allocatable=None, declared=()):
+    async def node(self, name, labels=None, taints=(), allocatable=None, declared=(), **spec):
         """Make a node that is ready; `declared` are the features its kubelet can do."""
         name = f"{name}-{self.number}"
         allocatable = {"cpu": "8", "memory": "32Gi", "pods": "20", **(allocatable or {})}
@@ -94,7 +94,7 @@ class Cluster:
                 "name": name,
                 "labels": {"case": self.namespace, "kubernetes.io/hostname": name, **(labels or {})},
             },
-            "spec": {"taints": list(taints)},
+            "spec": {"taints": list(taints), **spec},
             "status": {
                 "capacity": allocatable,
                 "allocatable": allocatable,

@@ -89,6 +89,24 @@ def gated(request):
     return request.getfixturevalue(f"{request.param}_gated")
 
 
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("dray", marks=pytest.mark.heavy),
+        pytest.param("kubernetes", marks=pytest.mark.kubernetes),
+    ],
+)
+def api(request):
+    """For the ported tests of kube-scheduler: nobody but the scheduler acts."""
+    from upstream_scheduler import GATES as gates
+
+    start = peers.kubernetes if request.param == "kubernetes" else peers.dray_server
+    if start is peers.dray_server:  # the others are on there
+        gates = ",".join(each for each in gates.split(",") if each.partition("=")[0] in KNOWN_GATES)
+    with start(gates=gates, controllers="") as peer:
+        yield peer
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish():
     # CPython 3.11 can fail to parse a module ("recursion depth mismatch") when it happens to collect

@@ -4,6 +4,7 @@ A case makes nodes, pods that run already, then the pods under test, and says wh
 because every case has nodes of its own.
 """
 
+import asyncio
 from dataclasses import dataclass, field
 
 from clusters import Cluster
@@ -24,6 +25,7 @@ class Node:
     pods: str = "20"
     images: tuple = ()
     declared: tuple = ()
+    unschedulable: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Rig(Cluster):
                 taints=each.taints,
                 allocatable={"cpu": each.cpu, "pods": each.pods},
                 declared=each.declared,
+                unschedulable=each.unschedulable,
             )
             if each.images:
                 images = [{"names": [image], "sizeBytes": size} for image, size in each.images]
@@ -136,6 +139,49 @@ class Rig(Cluster):
     async def none_bound(self, *names):
         assert [(await self.get_pod(name))["spec"].get("nodeName") for name in names] == [None] * len(names)
 
+    # --- what happens in a cluster ------------------------------------------------
+
+    async def change_node(self, name, body, subresource=""):
+        await self.client.patch(kinds.NODES, f"{name}-{self.number}", body, subresource=subresource)
+
+    async def grow(self, name, **resources):
+        """Change the capacity of a node."""
+        status = {"capacity": resources, "allocatable": resources}
+        await self.change_node(name, {"status": status}, "status")
+
+    async def label_node(self, name, **labels):
+        await self.change_node(name, {"metadata": {"labels": located(labels, self.number)}})
+
+    async def taint_node(self, name, *taints):
+        await self.change_node(name, {"spec": {"taints": list(taints) or None}})
+
+    async def drop_node(self, name):
+        await self.client.delete(kinds.NODES, f"{name}-{self.number}")
+
+    async def change_pod(self, name, body, subresource=""):
+        await self.client.patch(kinds.PODS, name, body, self.namespace, subresource=subresource)
+
+    async def label_pod(self, name, **labels):
+        await self.change_pod(name, {"metadata": {"labels": labels}})
+
+    async def number_bound(self, count, *names):
+        """Wait until so many of these pods are bound, and no more are a moment later; return their nodes."""
+
+        async def condition():
+            found = (await self.client.list(kinds.PODS, self.namespace)).items
+            where = {
+                each["metadata"]["name"]: each["spec"]["nodeName"].removesuffix(f"-{self.number}")
+                for each in found
+                if each["metadata"]["name"] in names and each["spec"].get("nodeName")
+            }
+            return where if len(where) >= count else None
+
+        await self.until(condition, f"{count} pods bound")
+        await asyncio.sleep(0.5)
+        where = await condition()
+        assert len(where) == count
+        return where
+
     async def left(self, *names):
         """Return which of these pods are there and not ending."""
         found = (await self.client.list(kinds.PODS, self.namespace)).items
@@ -165,3 +211,108 @@ async def judge(peer, case):
             await rig.none_bound("p")
         else:
             assert await rig.bound("p") in case.to
+
+
+# --- words of specs ------------------------------------------------------------------------------
+
+HOST = "kubernetes.io/hostname"
+
+TWO = {"a": Node({"zone": "x"}), "b": Node({"zone": "y"})}
+
+FOO = {"foo": ""}
+ONE = {"a": Node(cpu="1")}
+WIDE = {"a": Node(cpu="2"), "b": Node(cpu="2")}
+
+
+def term(selector, key="zone", **more):
+    return {"labelSelector": selector, "topologyKey": key, **more}
+
+
+def matching(**labels):
+    return {"matchLabels": labels}
+
+
+def near(*terms):
+    return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": list(terms)}}}
+
+
+def away(*terms):
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": list(terms)}}}
+
+
+def both(near_terms, away_terms):
+    return {"affinity": {**near(*near_terms)["affinity"], **away(*away_terms)["affinity"]}}
+
+
+def prefer(kind, *terms):
+    weighted = [{"weight": weight, "podAffinityTerm": each} for weight, each in terms]
+    return {"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": weighted}}}
+
+
+def expression(key, operator, *values):
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+def requiring(*needs, fields=()):
+    terms = [{"matchExpressions": list(needs), **({"matchFields": list(fields)} if fields else {})}]
+    return {
+        "affinity": {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        }
+    }
+
+
+def taint(value="v", effect="NoSchedule", key="k"):
+    return {"key": key, "value": value, "effect": effect}
+
+
+def tolerating(*tolerations):
+    return {"tolerations": list(tolerations)}
+
+
+def toleration(operator="Equal", value="v", key="k", effect="NoSchedule"):
+    return {
+        "key": key,
+        "operator": operator,
+        **({"value": value} if value is not None else {}),
+        **({"effect": effect} if effect else {}),
+    }
+
+
+def spread(skew, key, selector=EXISTS_FOO, action="DoNotSchedule", **more):
+    return {
+        "maxSkew": skew,
+        "topologyKey": key,
+        "whenUnsatisfiable": action,
+        "labelSelector": selector,
+        **more,
+    }
+
+
+def rules(*constraints, **more):
+    return {"topologySpreadConstraints": list(constraints), **more}
+
+
+def ports(*numbers, init=(), sidecar=False):
+    def container(name, number):
+        return {"name": name, "image": "pause", "ports": [{"containerPort": 80, "hostPort": number}]}
+
+    found = {"containers": [container(f"c{number}", each) for number, each in enumerate(numbers)]}
+    if init:
+        found["initContainers"] = [
+            {**container(f"i{number}", each), **({"restartPolicy": "Always"} if sidecar else {})}
+            for number, each in enumerate(init)
+        ]
+    return found
+
+
+def running(cpu="1", node="a", priority=0, group="", app="", spec=None, **labels):
+    return Pod(spec or {}, {**labels, **({"app": app} if app else {})}, cpu, node, priority, group)
+
+
+def wanting(cpu="1", priority=100, group="", spec=None, **labels):
+    return Pod(spec or {}, labels, cpu, "", priority, group)
+
+
+def in_rack(*names, cpu="1", rack="r0"):
+    return {name: Node({"rack": rack}, cpu=cpu) for name in names}

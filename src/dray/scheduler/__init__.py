@@ -45,6 +45,7 @@ from dray.scheduler.gangs import (
 from dray.scheduler.group_keys import group_key
 from dray.scheduler.inter_pod_affinity import InterPodAffinity
 from dray.scheduler.nodeallocatable import Footprint, extra_in_status, footprint
+from dray.scheduler.nominations import Nomination
 from dray.scheduler.outcomes import Placement, Preemption, Unplaceable
 from dray.scheduler.placing import Placer
 from dray.scheduler.preemption import may_preempt, plan_preemption
@@ -75,6 +76,7 @@ __all__ = [
     "InterPodAffinity",
     "Member",
     "NodeState",
+    "Nomination",
     "NotReady",
     "Placed",
     "Placement",

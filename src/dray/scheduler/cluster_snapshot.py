@@ -28,6 +28,7 @@ from dray.scheduler.gangs import topology_key
 from dray.scheduler.group_keys import group_key
 from dray.scheduler.inter_pod_affinity import InterPodAffinity
 from dray.scheduler.nodeallocatable import extra_in_status
+from dray.scheduler.nominations import Nomination
 from dray.scheduler.outcomes import Placement
 from dray.scheduler.placing import Placer
 from dray.scheduler.policies import NodePolicy
@@ -101,7 +102,7 @@ class ClusterSnapshot:
         self.groups: dict[str, PodGroup] = {}  # by namespace/name
         self.budgets: dict[str, PodDisruptionBudget] = {}  # by namespace/name
         self.reserved: dict[str, Reservation] = {}  # claim uid -> its allocation, while that is being written
-        self.nominated: dict[str, tuple[str, int]] = {}  # pod uid -> (node being freed for it, its priority)
+        self.nominated: dict[str, Nomination] = {}  # by pod uid
         self._slices: dict[str, ResourceSlice] = {}  # by name
         self._claims_by_consumer: dict[str, set[str]] = {}  # consumer uid -> claim keys
         self._special_by_pod: dict[str, set[str]] = {}  # pod uid -> keys of claims for its extended resources

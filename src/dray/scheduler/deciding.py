@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Literal
 
 from dray.api.core import ContainerExtendedResourceRequest, Pod, PodGroup
@@ -32,6 +33,7 @@ from dray.scheduler.extended import choose_special, serves, special_claim, varia
 from dray.scheduler.gang_preemption import plan_gang_preemption
 from dray.scheduler.gangs import Member, missing_members, pods_to_start, start_gang, topology_key
 from dray.scheduler.nodeallocatable import footprint
+from dray.scheduler.nominations import closed_for, counted, kept_from, node_of
 from dray.scheduler.outcomes import Placement, Preemption, Unplaceable
 from dray.scheduler.preemption import plan_preemption
 from dray.scheduler.queue import QueueingHint
@@ -64,6 +66,7 @@ class ReleaseFirst:
 
 Decision = list[Placed] | Unplaceable | NotReady | ReleaseFirst
 
+_NODES_BESIDE = 16  # nodes to try that are kept for others
 _NODES_WITH_COST = 16  # nodes to try when devices cost node resources
 
 
@@ -83,6 +86,9 @@ def decide(
     shape = shape if shape is not None else shape_of(pod)
     members = waiting or (pod,)
     decision = _decide_placement(snapshot, pod, shape, () if is_alone else members)
+    if isinstance(decision, Unplaceable) and kept_from(snapshot.nominated, snapshot.state, pod):
+        # When nodes are no longer kept for others, what they have is free.
+        decision = replace(decision, hints=decision.hints | {QueueingHint.RESOURCES})
     may_preempt = plans_preemption and snapshot.profile.may_preempt
     if isinstance(decision, Unplaceable) and may_preempt:
         gang = None if is_alone else _gang_to_start(snapshot, pod, members)
@@ -111,9 +117,15 @@ def _plan_preemption(snapshot: ClusterSnapshot, pod: Pod, shape: PodShape) -> Pr
     claims = snapshot.claims_of(pod)
     if isinstance(claims, NotReady) or is_being_preempted_for(snapshot, pod):
         return None
-    budgets = list(snapshot.budgets.values())
     return plan_preemption(
-        snapshot.placer, pod, shape, claims, snapshot.claims_reserved_for, budgets, snapshot.groups
+        snapshot.placer,
+        pod,
+        shape,
+        claims,
+        snapshot.claims_reserved_for,
+        list(snapshot.budgets.values()),
+        snapshot.groups,
+        snapshot.nominated,
     )
 
 
@@ -139,8 +151,8 @@ def _plan_gang_preemption(
 
 def is_being_preempted_for(snapshot: ClusterSnapshot, pod: Pod) -> bool:
     """Return whether pods that were evicted for this one have not left their node yet."""
-    node, _ = snapshot.nominated.get(pod.metadata.uid, ("", 0))
-    known = snapshot.state.nodes.get(node)
+    own = snapshot.nominated.get(pod.metadata.uid)
+    known = snapshot.state.nodes.get(own.node) if own is not None else None
     return known is not None and any(use.is_terminating for use in known.pods.values())
 
 
@@ -160,7 +172,7 @@ def _decide_placement(
     if snapshot.extended_resources_of(pod):
         return _decide_extended(snapshot, pod, claims)
     within = _within(snapshot, pod)
-    answer = snapshot.placer.place(pod, shape, claims, within=within)
+    answer = _place(snapshot, pod, shape, claims, within)
     if isinstance(answer, Unplaceable):
         return _unusable(snapshot, pod, claims) or answer
     if "DRANodeAllocatableResources" in snapshot.features and claims.all:
@@ -200,13 +212,35 @@ def _with_footprint(
 
 
 def _within(snapshot: ClusterSnapshot, pod: Pod) -> int | None:
-    """Return the nodes that may be used: not those that are being freed for more important pods; None means all."""
-    taken = 0
-    for uid, (node, priority) in snapshot.nominated.items():
-        known = snapshot.state.nodes.get(node)
-        if known is not None and uid != pod.metadata.uid and priority > (pod.spec.priority or 0):
-            taken |= known.bit
-    return snapshot.state.all_nodes & ~taken if taken else None
+    """Return the nodes that may be used: not those that are kept for others; None means all."""
+    kept = kept_from(snapshot.nominated, snapshot.state, pod)
+    return snapshot.state.all_nodes & ~kept if kept else None
+
+
+def _place(
+    snapshot: ClusterSnapshot, pod: Pod, shape: PodShape, claims: PodClaims, within: int | None
+) -> Placement | Unplaceable:
+    """Place one pod: on the node that is kept for it, else anywhere, else beside those for whom a node is kept."""
+    place, state = snapshot.placer.place, snapshot.state
+    own = node_of(snapshot.nominated, state, pod) & (state.all_nodes if within is None else within)
+    answer = place(pod, shape, claims, within=own) if own else None
+    if not isinstance(answer, Placement):
+        answer = place(pod, shape, claims, within=within)
+    if within is None or isinstance(answer, Placement):
+        return answer
+    shared = state.all_nodes & ~within & ~closed_for(snapshot.nominated, state, pod)
+    for node in islice(state.in_set(shared), _NODES_BESIDE):
+        # What a pod may use must not depend on others that are not there yet: it has to fit with and without them.
+        if isinstance(place(pod, shape, claims, within=node.bit), Unplaceable):
+            continue
+        with counted(snapshot.nominated, state, pod, node.name):
+            beside = place(pod, shape, claims, within=node.bit)
+        if isinstance(beside, Placement):
+            return beside
+    if within:
+        return answer
+    message = f"0/{len(state.nodes)} nodes: all that could take the pod are kept for more important pods"
+    return Unplaceable(answer.hints, lambda: message, about=message)
 
 
 def _failed_binding(snapshot: ClusterSnapshot, pod: Pod, claims: PodClaims) -> ReleaseFirst | NotReady | None:

@@ -63,6 +63,15 @@ def victims_below(state: ClusterState, groups: Mapping[str, PodGroup], priority:
     return found
 
 
+def leaving_below(state: ClusterState, priority: int) -> dict[str, list[Victim]]:
+    """Return, by node, the less important pods that are ending already."""
+    found: dict[str, list[Victim]] = {}
+    for use in state.pods.values():
+        if use.is_terminating and use.priority < priority:
+            found.setdefault(use.node, []).append(Victim((use,), use.priority))
+    return found
+
+
 def group_priority(group: PodGroup) -> int:
     """Return the priority of a group."""
     return group.spec.priority or 0

@@ -383,6 +383,8 @@ def _reason(answer: Unplaceable | NotReady) -> str:
     if plan is None:
         return reason
     victims = ", ".join(victim.key for victim in plan.victims)
+    if not victims:
+        return f"{reason}; it waits for pods that are ending on node {plan.node}"
     return f"{reason}; preemption would evict {victims} from node {plan.node}"
 
 

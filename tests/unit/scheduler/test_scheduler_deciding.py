@@ -10,6 +10,7 @@ from dray.api.features import Features
 from dray.api.resource import ResourceClaim
 from dray.scheduler import (
     ClusterSnapshot,
+    Nomination,
     NotReady,
     ReleaseFirst,
     SchedulerProfile,
@@ -204,7 +205,7 @@ async def test_the_missing_pods_are_counted_and_the_group_is_named():
 
 async def test_a_gang_keeps_off_nodes_that_are_cleared_for_more_important_pods():
     cluster = Cluster(*hardware(a=2, b=2))
-    cluster.snapshot.nominated["important"] = ("a", 1000)
+    cluster.snapshot.nominated["important"] = Nomination(pod("important", priority=1000), "a")
     decision = cluster.decide(member("p0"), member("p1"))
     assert {each.placement.node for each in decision} == {"b"}
 
@@ -284,7 +285,7 @@ async def test_a_refusal_names_the_pods_whose_eviction_would_help():
     assert cluster.decide(with_claim("high", priority=1)).preemption is None
     for victim in refusal.preemption.victims:
         victim.is_terminating = True
-    cluster.snapshot.nominated["uid-high"] = ("a", 10)
+    cluster.snapshot.nominated["uid-high"] = Nomination(high, "a")
     assert cluster.decide(high).preemption is None, "those that were evicted are on their way out"
 
 

@@ -2,10 +2,10 @@
 
 from scheduler_builders import SmallCluster, budget, claim, container, device_class, node, pod, resource_slice
 
-from dray.scheduler import PodClaims, plan_preemption, shape_of
+from dray.scheduler import Nomination, PodClaims, plan_preemption, shape_of
 
 
-def plan(small, wanted, *pending, budgets=()):
+def plan(small, wanted, *pending, budgets=(), nominated=None):
     return plan_preemption(
         small.placer,
         wanted,
@@ -13,6 +13,7 @@ def plan(small, wanted, *pending, budgets=()):
         PodClaims((), tuple(pending)),
         lambda uid: small.claims_by_pod.get(uid, ()),
         budgets,
+        nominated=nominated,
     )
 
 
@@ -122,3 +123,35 @@ def test_the_work_of_a_plan_is_bounded(monkeypatch):
     found = plan(small, pod("high", priority=10, containers=[container(cpu="3")]))
     assert len(found.victims) == 3
     assert n_tried < 1_500, "to put all pods of all nodes back would be 2,440"
+
+
+def full_nodes(*names):
+    """Nodes of one cpu, each with a pod of priority 0 that needs all of it."""
+    small = SmallCluster()
+    for name in names:
+        small.add(node(name, cpu="1"))
+        small.run(pod(f"low-{name}", containers=[container(cpu="1")], **at(name)))
+    return small
+
+
+def ending(small, name):
+    use = small.placer.state.pods[f"uid-{name}"]
+    small.placer.state.set_terminating(use, is_terminating=True)
+
+
+def test_nobody_is_evicted_where_a_pod_is_ending():
+    small = full_nodes("a", "b")
+    ending(small, "low-b")
+    wanted = pod("high", priority=10, containers=[container(cpu="1")])
+    found = plan(small, wanted)
+    assert (found.node, victims(found), found.nominations) == ("b", [], ((wanted, "b"),))
+    assert plan(small, pod("low", priority=0, containers=[container(cpu="1")])) is None
+
+
+def test_a_node_that_is_kept_for_another_pod_is_not_emptied_once_more():
+    small = full_nodes("a", "b")
+    ending(small, "low-b")
+    first = pod("first", priority=10, containers=[container(cpu="1")])
+    second = pod("second", priority=10, containers=[container(cpu="1")])
+    found = plan(small, second, nominated={first.metadata.uid: Nomination(first, "b")})
+    assert (found.node, victims(found)) == ("a", ["low-a"])

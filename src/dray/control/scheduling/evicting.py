@@ -1,4 +1,4 @@
-"""Preempt: nominate the node for the more important pod (for a gang: of every member), then delete the victims.
+"""Preempt: delete the victims, after the node was nominated for the more important pod (see `nominating`).
 
 Each victim first gets the condition DisruptionTarget, so that people and controllers can
 see why it ended; then it is deleted by its uid, so that a namesake is never hit.
@@ -28,10 +28,8 @@ async def evict(
     name: str,
     now: Callable[[], datetime],
 ) -> list[PodUse]:
-    """Nominate the nodes and delete the victims; return those of whom we do not know that they will go."""
+    """Delete the victims; return those of whom we do not know that they will go."""
     left: list[PodUse] = []
-    for preemptor, node in plan.nominations:
-        await _nominate(client, preemptor, node)
     reference = pod.spec.scheduling_group
     is_gang = len(plan.nominations) > 1 and reference is not None
     kind, by = "pod", f"{pod.metadata.namespace}/{pod.metadata.name}"
@@ -63,16 +61,3 @@ async def evict(
         text = f"{kind} {known}" if known == by else f"a {kind} of {known}"
         recorder.record(kinds.PODS, meta, "Normal", "Preempted", f"Preempted by {text}{where}")
     return left
-
-
-async def _nominate(client: Client, pod: Pod, node: str) -> None:
-    """Tell on the pod which node is being freed for it."""
-    path = kinds.PODS.path(pod.metadata.namespace, pod.metadata.name, "status")
-    body: dict[str, Any] = {
-        "metadata": {"uid": pod.metadata.uid},
-        "status": {"nominatedNodeName": node},
-    }
-    try:
-        await client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
-    except ClientError as error:
-        log.info("cannot nominate %s for %s: %s", node, pod.metadata.name, error)

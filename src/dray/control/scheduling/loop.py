@@ -27,6 +27,7 @@ from dray.control.scheduling.committing import CommitFailed, Committer
 from dray.control.scheduling.evicting import evict
 from dray.control.scheduling.group_status import GroupReporter
 from dray.control.scheduling.informers import Informers, is_finished
+from dray.control.scheduling.nominating import Nominator
 from dray.control.scheduling.options import SchedulerOptions
 from dray.control.scheduling.other_schedulers import OtherSchedulers
 from dray.control.scheduling.pacing import Pace
@@ -109,6 +110,7 @@ class SchedulingLoop:
         self.recorder = EventRecorder(client, self.options.name, now)
         self.reporter = Reporter(client, self.recorder, now, tells_bound=self.options.records_bindings)
         self.group_reporter = GroupReporter(client, now)
+        self.nominator = Nominator(client, self.snapshot.nominated, self.informers.wake)
         self._now = now
         self._chance = chance
         self._shapes: dict[str, PodShape] = {}  # pod key -> shape, while it waits
@@ -193,6 +195,7 @@ class SchedulingLoop:
         if pod.spec.scheduling_gates or pod.metadata.deletion_timestamp is not None:
             self._pod_left(pod)
             return
+        self.nominator.see(pod)
         if self._is_waiting(key, pod) or not self.informers.storage.is_ready_for(pod):
             return
         group_key = _group_key(pod)
@@ -218,6 +221,7 @@ class SchedulingLoop:
         before, waiting.item = waiting.item, pod
         if (
             before.spec != pod.spec
+            or before.metadata.labels != pod.metadata.labels
             or before.status.resource_claim_statuses != pod.status.resource_claim_statuses
         ):
             self._shapes.pop(key, None)
@@ -259,7 +263,7 @@ class SchedulingLoop:
         group_key = _group_key(pod)
         if group_key in self._waiting_of_group and pod.metadata.uid not in self.snapshot.state.pods:
             self.informers.wake(f"group:{group_key}")  # the others wait for one more now, or fit without it
-        self.snapshot.nominated.pop(pod.metadata.uid, None)
+        self.nominator.end(pod)
         self.reporter.forget(pod.metadata.uid)
         if pod.metadata.uid not in self.informers.committing:
             self.statistics.left(pod.metadata.uid)
@@ -473,26 +477,29 @@ class SchedulingLoop:
 
     def _preempt(self, pod: Pod, members: list[Pod], plan: Preemption | None) -> None:
         """Evict less important pods if that was decided; then wait for them to go."""
-        if not any(is_being_preempted_for(self.snapshot, each) for each in members):
-            for each in members:
-                self.snapshot.nominated.pop(each.metadata.uid, None)
         if plan is None:
+            if not any(is_being_preempted_for(self.snapshot, each) for each in members):
+                self._withdraw([each for each in members if self.nominator.end(each)])
             return
         self.statistics.preemptions += 1
-        for preemptor, node in plan.nominations:
-            self.snapshot.nominated[preemptor.metadata.uid] = (node, preemptor.spec.priority or 0)
+        self._withdraw(self.nominator.begin(plan))
         for victim in plan.victims:
             self.snapshot.state.set_terminating(victim, is_terminating=True)
         self._start(self._evict(pod, plan))
 
+    def _withdraw(self, pods: list[Pod]) -> None:
+        """Clear the status of pods for which no node is kept any more."""
+        if pods:
+            self._start(self.nominator.tell([(each, None) for each in pods]))
+
     async def _evict(self, pod: Pod, plan: Preemption) -> None:
         """Evict the victims; who stays because a request got lost counts as a pod like any other again."""
+        await self.nominator.tell(plan.nominations)
         left = await evict(self.client, self.recorder, pod, plan, self.options.name, self._now)
         for victim in left:
             self.snapshot.state.set_terminating(victim, is_terminating=False)
         if left:
-            for preemptor, _ in plan.nominations:
-                self.snapshot.nominated.pop(preemptor.metadata.uid, None)
+            self._withdraw([each for each, _ in plan.nominations if self.nominator.end(each)])
             await self._try_again(key_of(pod.metadata))
 
     async def _try_again(self, key: str) -> None:

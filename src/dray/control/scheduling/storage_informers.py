@@ -76,7 +76,7 @@ class StorageInformers:
                 volumes.set_volume, lambda meta: volumes.delete_volume(meta.name), lambda each: each.status
             )
         )
-        self.classes.add_handler(self._stored(*_plain(volumes.classes)))
+        self.classes.add_handler(self._stored(*_plain(volumes.classes), lambda each: each.allowed_topologies))
         self.csi_nodes.add_handler(
             self._stored(volumes.set_csi_node, lambda meta: volumes.delete_csi_node(meta.name))
         )
