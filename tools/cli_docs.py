@@ -32,7 +32,7 @@ NEGATIVE_ANSWERS = {
     "cel": "the expression does not compile or fails on a device",
     "login": "no shared system answers",
     "user": "the user to remove is not an administrator",
-    "fleet": "a device failed its validation, or a drain did not end in time",
+    "fleet": "a device failed its validation, a drain did not end in time, or a change of partitions failed",
     "conformance": "a requirement with the level MUST does not hold",
     "driver": "a check failed",
 }

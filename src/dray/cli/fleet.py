@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dray.api.wording import plural
 from dray.cli.arguments import add_flags, did_you_mean, seconds, whole_number
+from dray.cli.fleet_repartition import configure_repartition, run_repartition
 from dray.cli.fleet_rollout import add_probe_flags, configure_rollout, list_rollouts, run_rollout
 from dray.cli.output import CommandError, add_output_flag, emit, say, table
 
@@ -64,7 +65,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     rollouts = actions.add_parser("rollouts", help="list rollouts of drivers and how far they are")
     configure_rollout(rollout)
-    for command in (check, drain, undrain, listing, rollout, rollouts):
+    repartition = actions.add_parser(
+        "repartition", help="change the partitions (MIG) of idle GPUs to what waiting pods need"
+    )
+    repartition.add_argument(
+        "targets", nargs="*", metavar="TARGET", help=f"{_TARGET_HELP} (default: all GPUs)"
+    )
+    configure_repartition(repartition)
+    for command in (check, drain, undrain, listing, rollout, rollouts, repartition):
         add_output_flag(command)
         add_flags(command, "--kubeconfig", "--context")
 
@@ -80,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
         "drains": _drains,
         "rollout": run_rollout,
         "rollouts": list_rollouts,
+        "repartition": _repartition,
     }[args.action]
     if args.action == "undrain" and bool(args.target) == bool(args.everything):
         raise CommandError("no target was given", "name one of `dray fleet drains`, or give --everything")
@@ -108,6 +117,13 @@ def _resolve(text: str, inventory: Inventory) -> Target:
         return resolve(text, inventory)
     except TargetError as error:
         raise CommandError(str(error), did_you_mean(text, error.known, "known")) from error
+
+
+async def _repartition(args: argparse.Namespace, client: Client) -> int:
+    inventory = await _inventory(client)
+    rows = chain(*(_resolve(text, inventory).rows for text in args.targets))
+    only = frozenset(row.key for row in rows) if args.targets else None
+    return await run_repartition(args, client, inventory.snapshot, only)
 
 
 # --- drain --------------------------------------------------------------------------

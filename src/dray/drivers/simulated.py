@@ -65,13 +65,22 @@ class SimulatedDriver:
         self.name = model.driver
         self.model = model
         self.folder = folder  # for files that containers see; None: they get no mounts
-        self.models = (model, *others)
+        self.models: tuple[PoolModel, ...] = ()
+        self._reachable = tuple(reachable)
         self._fault_file = FaultFile(faults)
-        self._version = published_version(self.models)
-        self._device_by_id = {
-            (each.name, device.name): device for each in (*self.models, *reachable) for device in each.devices
-        }
+        self._device_by_id: dict[tuple[str, str], Device] = {}
         self._interval = interval
+        self.set_models((model, *others))
+        self._version = published_version(self.models)
+
+    def set_models(self, models: Sequence[PoolModel]) -> None:
+        """Publish these pools from now on."""
+        self.models = tuple(models)
+        self._device_by_id = {
+            (each.name, device.name): device
+            for each in (*self.models, *self._reachable)
+            for device in each.devices
+        }
 
     def _read_faults(self) -> Faults:
         return self._fault_file.read().of_version(self._version)
@@ -83,11 +92,11 @@ class SimulatedDriver:
         return [Pool(_present(model, faults), model.counter_sets, name=model.name) for model in pools]
 
     async def changes(self) -> AsyncIterator[object]:
-        """Yield when the faults changed."""
-        before = self._read_faults()
+        """Yield when the faults or the pools changed."""
+        before = self._read_faults(), self.models
         while True:
             await asyncio.sleep(self._interval)
-            now = self._read_faults()
+            now = self._read_faults(), self.models
             if now != before:
                 before = now
                 yield now

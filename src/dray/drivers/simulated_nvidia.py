@@ -4,6 +4,8 @@ The code that shares GPUs is that of our real driver (`nvidia.sharing`); only th
 What they were told stands in files of the node (`files/gpu.nvidia.com`): `nvidia-smi.log` for time slices and compute
 modes, `mps/<uid of the claim>/log/control.log` for the limits of an MPS daemon. Containers get the daemon's pipe and shared
 memory as the real driver mounts them, and the claim's `status.devices` says how its devices are shared.
+
+A claim that holds all of a GPU may change its partitions with the config `PartitionLayout` (`dray fleet repartition`).
 """
 
 from __future__ import annotations
@@ -14,9 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from dray.api.cdi import ContainerEdits
-from dray.driver import AllocatedDevice, ClaimRequest, PreparedClaim
+from dray.driver import AllocatedDevice, ClaimRequest, DriverError, PreparedClaim, PreparedDevice
+from dray.drivers.changed_layouts import ChangedLayouts
+from dray.drivers.hardware import PoolModel
+from dray.drivers.hardware.mig_layouts import LayoutError, parse_layout, published_gpus
 from dray.drivers.nvidia.sharing import MpsDaemons, set_time_slice
+from dray.drivers.opaque_configs import OpaqueConfigError
 from dray.drivers.opaque_configs.nvidia import MpsConfig
+from dray.drivers.opaque_configs.partitions import is_partition_layout, parse_partition_layout
 from dray.drivers.simulated import SimulatedDriver
 from dray.drivers.simulated_variables import nvidia_sharing
 
@@ -53,7 +60,54 @@ class RecordedCommands:
 
 
 class NvidiaDriver(SimulatedDriver):
-    """GPUs of one node, with their sharing."""
+    """GPUs of one node, with their sharing and their partitions."""
+
+    def __init__(self, model: PoolModel, faults: Path | None = None, **rest: Any) -> None:
+        """Take the arguments of SimulatedDriver; layouts that were changed before are applied."""
+        super().__init__(model, faults, **rest)
+        self._layouts = ChangedLayouts(self.folder)
+        self.set_models([self._layouts.applied(each) for each in self.models])
+
+    async def prepare(self, claim: ClaimRequest) -> list[PreparedDevice]:
+        """Prepare the devices, or change the layout of the GPU that the claim holds."""
+        configs = [config.parameters for each in claim.devices for config in each.configs]
+        wanted = next((each for each in reversed(configs) if is_partition_layout(each)), None)
+        if wanted is None:
+            return await super().prepare(claim)
+        try:
+            partitions = parse_partition_layout(wanted).partitions
+        except OpaqueConfigError as error:
+            raise DriverError(f"opaque config: {error}") from error
+        if self._layouts.of_claim(claim.uid) is None:
+            self._repartition(claim, partitions)
+        return [PreparedDevice.of(each) for each in claim.devices]
+
+    def _repartition(self, claim: ClaimRequest, partitions: Sequence[str]) -> None:
+        """Change the layout of one GPU, all of whose devices the claim holds alone; raises DriverError."""
+        held = {(each.pool, each.device) for each in claim.devices if not each.admin_access}
+        for index, model in enumerate(self.models):
+            for gpu in published_gpus(model.devices):
+                of_gpu = {(model.name, device.name) for device in gpu.devices}
+                if of_gpu.isdisjoint(held):
+                    continue
+                if of_gpu != held or len(held) != len(claim.devices):
+                    raise DriverError(f"the claim must hold all devices of {gpu.name} and nothing else")
+                if gpu.fixed_because or gpu.model is None:
+                    raise DriverError(f"the layout of {gpu.name} cannot be changed: {gpu.fixed_because}")
+                for device in gpu.devices:
+                    fault = self._read_faults().of(device.name)
+                    if fault.prepare_error:
+                        raise DriverError(f"device {device.name}: {fault.prepare_error}")
+                try:
+                    layout = parse_layout(gpu.model, partitions)
+                except LayoutError as error:
+                    raise DriverError(str(error)) from error
+                self._layouts.record(gpu.uuid, layout, claim.uid)
+                changed = list(self.models)
+                changed[index] = self._layouts.applied(model)
+                self.set_models(changed)
+                return
+        raise DriverError("the claim holds no GPU of this node")
 
     async def apply(self, claim: ClaimRequest, allocated: AllocatedDevice) -> ContainerEdits:
         """Set the time slice, or start the claim's MPS daemon."""

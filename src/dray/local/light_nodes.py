@@ -42,6 +42,7 @@ from dray.api.well_known import HOSTNAME_LABEL, NOT_READY_KEY
 from dray.client import Client, ClientError, Informer, NotFound
 from dray.client.resources import NODES, PODS, SLICES
 from dray.driver.slices import Owner, plan_all_writes, split_pools
+from dray.drivers.changed_layouts import LAYOUTS_FILE
 from dray.local.light_pods import ADDRESS, DriverAccess, Hardware, LightPods
 from dray.local.node_plans import NodePlan, Places
 from dray.node.membership import RENEW_SECONDS, STATUS_REPEAT_SECONDS, Membership, NodeFacts
@@ -380,13 +381,13 @@ def _changed_node(line: bytes) -> str:
 
 
 def faults_by_node(root: Path, names: Mapping[str, object]) -> dict[str, object]:
-    """Return when the faults of each node were changed last; only nodes with a folder have any."""
+    """Return when the faults and the layouts of GPUs of each node changed last; only nodes with a folder have any."""
     found: dict[str, object] = {}
     with contextlib.suppress(FileNotFoundError):
         for folder in root.iterdir():
             if folder.name in names:
                 stamps = []
-                for path in sorted((folder / "faults").glob("*.yaml")):
+                for path in sorted((*folder.glob("faults/*.yaml"), *folder.glob(f"files/*/{LAYOUTS_FILE}"))):
                     with contextlib.suppress(FileNotFoundError):
                         stat = path.stat()
                         stamps.append((path.name, stat.st_mtime_ns, stat.st_size))

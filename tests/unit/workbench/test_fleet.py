@@ -33,7 +33,9 @@ def fleet(*profiles, claims=(), pods=()):
     snapshot = Snapshot()
     for number, name in enumerate(profiles, 1):
         node = f"{name}-{number}"
-        snapshot.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+        allocatable = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+        status = {"capacity": allocatable, "allocatable": allocatable}
+        snapshot.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}, "status": status})
         for found in pool_slices(load_profile(name).pools(node)):
             snapshot.add_view(found)
     for device_class in device_classes():

@@ -7,14 +7,13 @@ Four ways to offer a GPU: whole; as every placement of every MIG profile that co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from dray.api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,
-    Counter,
     CounterSet,
     Device,
     DeviceAttribute,
@@ -33,7 +32,16 @@ from dray.drivers.hardware.attributes import (
     truth,
     version,
 )
-from dray.drivers.hardware.gpus import GPU_MODELS, GpuModel, MigProfile
+from dray.drivers.hardware.gpus import GPU_MODELS, GpuModel
+from dray.drivers.hardware.mig_layouts import (
+    amounts_of,
+    counters_of,
+    existing_mig_device,
+    mig_attributes,
+    mig_name,
+    parse_layout,
+    profiles_by_name,
+)
 from dray.drivers.hardware.pools import PoolModel
 
 NVIDIA_DRIVER_VERSION = "580.82.7"
@@ -91,10 +99,6 @@ def _where(entry: Entry, place: Entry) -> Attributes:
     return where
 
 
-def _kebab(name: str) -> str:
-    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
-
-
 def _gpu_common(model: GpuModel) -> Attributes:
     return {
         "productName": text(model.product_name),
@@ -106,16 +110,6 @@ def _gpu_common(model: GpuModel) -> Attributes:
     }
 
 
-def _amounts(model_or_profile: GpuModel | MigProfile) -> dict[str, str]:
-    amounts = {name: str(count) for name, count in model_or_profile.engines.amounts().items()}
-    return amounts | {"memory": f"{model_or_profile.memory_mib}Mi"}
-
-
-def _counters(amounts: Mapping[str, str], memory_slices: range) -> dict[str, Counter]:
-    counters = {_kebab(name): Counter(value=amount) for name, amount in amounts.items()}
-    return counters | {f"memory-slice-{index}": Counter(value="1") for index in memory_slices}
-
-
 def _whole_gpu(
     model: GpuModel, minor: int, identity: str, where: Attributes, place: Entry, *, with_mig: bool
 ) -> tuple[Device, CounterSet | None]:
@@ -124,9 +118,9 @@ def _whole_gpu(
     if not with_mig:
         capacity = {"memory": DeviceCapacity(value=f"{model.memory_mib}Mi")}
         return Device(name=f"gpu-{minor}", attributes=attributes, capacity=capacity), None
-    amounts = _amounts(model)
+    amounts = amounts_of(model)
     counters = CounterSet(
-        name=f"gpu-{minor}-counter-set", counters=_counters(amounts, range(model.memory_slices))
+        name=f"gpu-{minor}-counter-set", counters=counters_of(amounts, range(model.memory_slices))
     )
     consumption = DeviceCounterConsumption(counter_set=counters.name, counters=counters.counters)
     device = Device(
@@ -138,32 +132,19 @@ def _whole_gpu(
     return device, counters
 
 
-def _mig_name(minor: int, profile: MigProfile, start: int) -> str:
-    return f"gpu-{minor}-mig-{profile.label}-{profile.instance_profile_id}-{start}"
-
-
-def _mig_attributes(model: GpuModel, parent: str, profile: MigProfile, where: Attributes) -> Attributes:
-    return {
-        "type": text("mig"),
-        "parentUUID": text(parent),
-        "profile": text(profile.name),
-        **_gpu_common(model),
-        **where,
-    }
-
-
 def _mig_devices(
     model: GpuModel, minor: int, parent: str, where: Attributes, counter_set: str
 ) -> list[Device]:
     devices = []
+    common = _gpu_common(model) | where
     for profile in model.mig_profiles:
-        amounts = _amounts(profile)
+        amounts = amounts_of(profile)
         for start in profile.starts:
-            counters = _counters(amounts, range(start, start + profile.memory_slices))
+            counters = counters_of(amounts, range(start, start + profile.memory_slices))
             devices.append(
                 Device(
-                    name=_mig_name(minor, profile, start),
-                    attributes=_mig_attributes(model, parent, profile, where),
+                    name=mig_name(minor, profile, start),
+                    attributes=mig_attributes(parent, profile, common),
                     capacity={name: DeviceCapacity(value=amount) for name, amount in amounts.items()},
                     consumes_counters=[DeviceCounterConsumption(counter_set=counter_set, counters=counters)],
                 )
@@ -174,28 +155,13 @@ def _mig_devices(
 def _static_mig_devices(
     model: GpuModel, minor: int, parent: str, where: Attributes, layout: Sequence[str]
 ) -> list[Device]:
-    """Return the MIG devices that an administrator created: each profile at its first free placement."""
-    profile_by_name = {profile.name: profile for profile in model.mig_profiles}
-    taken: set[int] = set()
-    devices = []
-    for name in layout:
-        profile = profile_by_name.get(str(name))
-        if profile is None:
-            known = ", ".join(profile_by_name) or "none"
-            raise ValueError(f"{model.product_name} has no MIG profile {name!r}; it has {known}")
-        spans = (range(start, start + profile.memory_slices) for start in profile.starts)
-        span = next((span for span in spans if taken.isdisjoint(span)), None)
-        if span is None:
-            raise ValueError(f"static_mig: no place for {name} beside the profiles before it")
-        taken |= set(span)
-        identity = f"MIG-{stable_uuid(parent, profile.name, span.start)}"
-        capacity = {key: DeviceCapacity(value=amount) for key, amount in _amounts(profile).items()}
-        capacity |= {f"memorySlice{index}": DeviceCapacity(value="1") for index in span}
-        attributes = _mig_attributes(model, parent, profile, where) | {"uuid": text(identity)}
-        devices.append(
-            Device(name=_mig_name(minor, profile, span.start), attributes=attributes, capacity=capacity)
-        )
-    return devices
+    """Return the MIG devices that an administrator created: `PROFILE` at its first free placement, or `PROFILE@START`."""
+    profiles = profiles_by_name(model)
+    common = _gpu_common(model) | where
+    return [
+        existing_mig_device(minor, parent, common, profiles[each.profile], each.start)
+        for each in parse_layout(model, layout)
+    ]
 
 
 def _vfio_device(model: GpuModel, entry: Entry, node: str, index: int, place: Entry) -> Device:

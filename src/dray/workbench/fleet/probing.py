@@ -111,7 +111,7 @@ async def _run(
     except ClientError as error:
         outcome.events.append(str(error))
     finally:
-        await _delete(client, name, options.namespace)
+        await delete_probe(client, name, options.namespace)
     return outcome
 
 
@@ -125,10 +125,15 @@ async def _watch(client: Client, name: str, options: ProbeOptions, outcome: Outc
             outcome.is_late = True
             break
         await asyncio.sleep(_PAUSE)
-    events = (await client.list(EVENTS, options.namespace, fieldSelector=f"involvedObject.name={name}")).items
-    events.sort(key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "")
-    outcome.events = [f"{each.get('reason', '')}: {each.get('message', '')}" for each in events]
+    outcome.events = await events_of(client, name, options.namespace)
     outcome.log = await _log(client, name, options.namespace)
+
+
+async def events_of(client: Client, name: str, namespace: str) -> list[str]:
+    """Return the events of an object of a probe, newest last."""
+    events = (await client.list(EVENTS, namespace, fieldSelector=f"involvedObject.name={name}")).items
+    events.sort(key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "")
+    return [f"{each.get('reason', '')}: {each.get('message', '')}" for each in events]
 
 
 async def _log(client: Client, name: str, namespace: str) -> str:
@@ -138,7 +143,8 @@ async def _log(client: Client, name: str, namespace: str) -> str:
     return ""
 
 
-async def _delete(client: Client, name: str, namespace: str) -> None:
+async def delete_probe(client: Client, name: str, namespace: str) -> None:
+    """Delete the pod and the claim of a probe, as far as they are there."""
     for resource in (PODS, CLAIMS):
         with contextlib.suppress(NotFound, ClientError):
             await client.delete(resource, name, namespace)

@@ -224,21 +224,26 @@ def manifests(
     scheduler: str,
     seconds: int,
     labels: Mapping[str, str] | None = None,
+    exclusive_config: JsonObject | None = None,
 ) -> tuple[JsonObject, JsonObject]:
-    """Return the claim and the pod of a probe."""
+    """Return the claim and the pod of a probe; with a config for the driver the claim holds the devices alone."""
     exactly: JsonObject = {
         "deviceClassName": probe.class_name,
-        "adminAccess": True,
         "selectors": [{"cel": {"expression": text}} for text in probe.expressions],
-        # A device under maintenance is exactly what is to be examined.
-        "tolerations": [{"operator": "Exists"}],
         **({"allocationMode": "All"} if probe.takes_all else {"allocationMode": "ExactCount", "count": 1}),
     }
+    devices: JsonObject = {"requests": [{"name": REQUEST, "exactly": exactly}]}
+    if exclusive_config is None:
+        # A device under maintenance is exactly what is to be examined.
+        exactly |= {"adminAccess": True, "tolerations": [{"operator": "Exists"}]}
+    else:
+        opaque = {"driver": probe.driver, "parameters": exclusive_config}
+        devices["config"] = [{"requests": [REQUEST], "opaque": opaque}]
     claim = {
         "apiVersion": CLAIMS.api_version,
         "kind": "ResourceClaim",
         "metadata": {"name": name, "labels": dict(labels or {})},
-        "spec": {"devices": {"requests": [{"name": REQUEST, "exactly": exactly}]}},
+        "spec": {"devices": devices},
     }
     field_is = {"key": "metadata.name", "operator": "In", "values": [probe.node]}
     pod = {
