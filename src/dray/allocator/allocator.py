@@ -86,7 +86,7 @@ class Allocator:
         self.gates = Gates.of(self.features)
         self.new_share_id = new_share_id or _numbered_shares()
         self._is_late = is_late
-        self.ledger = Ledger(on_change=self._booked)
+        self.ledger = Ledger(on_change=self._use_changed)
         self._slice_interner = SliceInterner()
         self._slices: dict[str, SliceFacts] = {}
         self._sources: dict[str, ResourceSlice] = {}
@@ -298,7 +298,7 @@ class Allocator:
 
         return undo
 
-    def _booked(self, pool_id: PoolId, device: str, use: DeviceUse | None) -> None:
+    def _use_changed(self, pool_id: PoolId, device: str, use: DeviceUse | None) -> None:
         record = self._pools.get(pool_id)
         if record is None:
             return
@@ -376,7 +376,7 @@ class Allocator:
         """Return where the claims fit and, per request, why not elsewhere; never raises AllocationError."""
         fits: list[str] = []
         errors: dict[str, str] = {}
-        stories: dict[tuple[RequestReasons, ...], list[str]] = {}
+        nodes_by_reasons: dict[tuple[RequestReasons, ...], list[str]] = {}
         for node in list(self._nodes) if nodes is None else nodes:
             try:
                 answer = self.plan(node, claims)
@@ -388,11 +388,11 @@ class Allocator:
                 continue
             if answer.error or answer.gave_up:
                 errors[node] = answer.summary
-            stories.setdefault(answer.reasons, []).append(node)
-        if errors and len(set(errors.values())) == 1 and not fits and not stories:
+            nodes_by_reasons.setdefault(answer.reasons, []).append(node)
+        if errors and len(set(errors.values())) == 1 and not fits and not nodes_by_reasons:
             errors = {"": next(iter(errors.values()))}
         return Explanation(
-            tuple(fits), errors, tuple((tuple(names), reasons) for reasons, names in stories.items())
+            tuple(fits), errors, tuple((tuple(names), reasons) for reasons, names in nodes_by_reasons.items())
         )
 
     def view(self, node: str) -> NodeView:

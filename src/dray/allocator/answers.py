@@ -162,7 +162,7 @@ class NodePlans:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why claims fit where they fit and why not elsewhere, nodes with one story together.
+    """Why claims fit where they fit and why not elsewhere, nodes with the same reasons together.
 
     A node with an error of its own has its reasons as well: whoever counts nodes must count it once.
     """

@@ -322,6 +322,6 @@ def _invalid(text: str) -> Fatal:
 
 
 def claim_label(claim: ResourceClaim) -> str:
-    """Return the claim's name as error texts spell it."""
+    """Return the claim's name as it is written in errors."""
     metadata = claim.metadata
     return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name

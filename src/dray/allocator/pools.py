@@ -354,20 +354,20 @@ class PoolRecord:
         """Add or replace a slice."""
         old = self.by_key.get(facts.key)
         if old is not None and old.node_name != facts.node_name:
-            self._home(old).pop(facts.key, None)
+            self._slices_of_scope(old).pop(facts.key, None)
         self.by_key[facts.key] = facts
-        self._home(facts)[facts.key] = facts
+        self._slices_of_scope(facts)[facts.key] = facts
         self._forget_views()
 
     def remove(self, facts: SliceFacts) -> None:
         """Remove a slice."""
         self.by_key.pop(facts.key, None)
-        self._home(facts).pop(facts.key, None)
+        self._slices_of_scope(facts).pop(facts.key, None)
         if facts.node_name and not self.by_node[facts.node_name]:
             del self.by_node[facts.node_name]
         self._forget_views()
 
-    def _home(self, facts: SliceFacts) -> dict[str, SliceFacts]:
+    def _slices_of_scope(self, facts: SliceFacts) -> dict[str, SliceFacts]:
         if not facts.node_name:
             return self.without_node
         return self.by_node.setdefault(facts.node_name, {})

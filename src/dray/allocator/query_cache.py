@@ -104,7 +104,7 @@ class BaselineClasses:
 
 
 class NodeClasses:
-    """The ground, refined by the values of certain attributes.
+    """The baseline, refined by the values of certain attributes.
 
     Where queries do not look at devices in use, pools that have no others are not told apart by attributes: a
     cluster that is nearly full is settled by its few free nodes.

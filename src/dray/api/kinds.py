@@ -10,7 +10,7 @@ preferred one first. An object is stored once, in `storage_version`, and convert
 on the way in and out (see `conversion`). DeviceTaintRule exists in three versions
 and ResourcePoolStatusRequest in one, so each row carries its own versions.
 
-Left out on purpose: kinds whose presence would promise something that nobody keeps,
+Left out on purpose: kinds whose presence would announce something that does not work,
 such as Service (nothing here forwards traffic).
 """
 

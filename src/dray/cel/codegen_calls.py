@@ -149,7 +149,7 @@ class CallWriter(AccessWriter):
     def _joined_terms(
         terms: list[tuple[ast.expr, list[ast.stmt], bool]], operator: ast.boolop
     ) -> list[tuple[ast.expr, list[ast.stmt], bool]]:
-        """Join neighbours that neither need statements nor can fail."""
+        """Join adjacent terms that neither need statements nor can fail."""
         joined: list[tuple[ast.expr, list[ast.stmt], bool]] = []
         for expression, statements, can_fail in terms:
             if joined and not statements and not can_fail and not joined[-1][2]:

@@ -13,7 +13,7 @@ from dray.cli.sources import add_source_flags, connect, load_source
 from dray.sim.cluster import OfflineCluster
 from dray.sim.other_users import fetch_report
 from dray.sim.snapshot import Snapshot
-from dray.workbench.explanations import Story, explain_claim, explain_pod
+from dray.workbench.explanations import Report, explain_claim, explain_pod
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,14 +41,14 @@ def run(args: argparse.Namespace) -> int:
     added = Snapshot(default_namespace=args.namespace)
     for obj in objects:
         added.add(obj)
-    story = explain(snapshot.merged(added), args.what, f"{args.namespace}/{args.name}")
-    if args.what == "pod" and story["state"] != "bound" and not args.filename and not args.against:
-        story["lines"] += asyncio.run(_queue_lines(args))
+    report = explain(snapshot.merged(added), args.what, f"{args.namespace}/{args.name}")
+    if args.what == "pod" and report["state"] != "bound" and not args.filename and not args.against:
+        report["lines"] += asyncio.run(_queue_lines(args))
     if args.output == "text":
-        print("\n".join(story["lines"]))
+        print("\n".join(report["lines"]))
     else:
-        emit(story, args.output)
-    return 0 if story["fits"] else 1
+        emit(report, args.output)
+    return 0 if report["fits"] else 1
 
 
 async def _queue_lines(args: argparse.Namespace) -> list[str]:
@@ -64,7 +64,7 @@ async def _queue_lines(args: argparse.Namespace) -> list[str]:
         return []  # what could be explained was explained
 
 
-def explain(snapshot: Snapshot, what: str, key: str) -> Story:
+def explain(snapshot: Snapshot, what: str, key: str) -> Report:
     """Return the explanation of a pod or claim; raises CommandError when there is none of this name."""
     cluster = OfflineCluster(snapshot)
     known = cluster.claims if what == "claim" else cluster.pods

@@ -161,12 +161,12 @@ async def waiting_lines(client: Client, namespace: str, name: str) -> list[str]:
         report = await fetch_report(client)
         told = report_lines(report, mine.uid, namespace) if mine is not None else []
         place = position_text(queue_order(jobs), key)
-        story = explain(snapshot, "pod", key)
+        found = explain(snapshot, "pod", key)
     except (SnapshotError, ClientError, CommandError) as error:
         return [f"for a node ({error})"]
     others = [*jobs, *jobs_of_others(report, jobs)]
     held = holders(job for job in others if job.key != key) if mine and mine.wanted else []
-    return [*(told or ([place] if place else [])), *story["lines"], *held]
+    return [*(told or ([place] if place else [])), *found["lines"], *held]
 
 
 async def print_log(client: Client, namespace: str, name: str, query: str = "follow=true") -> None:

@@ -105,7 +105,7 @@ async def record(client: Client, file: BinaryIO, duration: float | None, most: i
                 ready.cancel()
                 task.result()  # one that ended has an error
         pods.add_handler(changed)
-        tasks.append(asyncio.create_task(_tell(recorder, write)))
+        tasks.append(asyncio.create_task(_show_progress(recorder, write)))
         tasks.append(asyncio.create_task(_ended(done)))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(duration):
@@ -131,7 +131,7 @@ async def _ended(done: asyncio.Event) -> None:
     await done.wait()
 
 
-async def _tell(recorder: Any, write: Any) -> None:
+async def _show_progress(recorder: Any, write: Any) -> None:
     while True:
         await asyncio.sleep(_EVERY)
         write(recorder.retry())

@@ -261,7 +261,7 @@ async def make_job(client: Client, args: argparse.Namespace, namespace: str) -> 
         command=command,
         environment=environment(args, os.environ, inherits=has_processes),
         working_directory=directory,
-        tells_edits=by_engine,
+        wants_edits=by_engine,
         resources=resources(args),
         seconds=args.time,
         priority=args.priority,

@@ -92,7 +92,7 @@ class EventRecorder:
                 try:
                     await self._write(digest, event)
                 except ClientError as error:
-                    # Events are a courtesy: a lost one must not hurt.
+                    # Events are best effort: a lost one is no failure.
                     log.debug("event %s: %s", event["metadata"]["name"], error)
 
     async def _write(self, digest: str, event: JsonObject) -> None:

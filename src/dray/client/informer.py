@@ -320,7 +320,7 @@ class Informer(Generic[T]):
                 if old.metadata.uid != meta.uid:
                     self._ended[old.metadata.uid] = None
                 # The last state travels with the deletion; handlers see it as `old`.
-                self._tell(item if old.metadata.uid == meta.uid else old, None)
+                self._notify(item if old.metadata.uid == meta.uid else old, None)
         else:
             self._store(key, item, line)
         # After the handlers: a handler that raises is a bug, and must not be skipped over.
@@ -351,16 +351,16 @@ class Informer(Generic[T]):
         self.items[key] = item
         if self._raw_by_key is not None and line is not None:
             self._raw_by_key[key] = _object_text(line)
-        self._tell(old, item)
+        self._notify(old, item)
 
     def _forget(self, key: str) -> None:
         old = self.items.pop(key)
         self._ended[old.metadata.uid] = None
         if self._raw_by_key is not None:
             self._raw_by_key.pop(key, None)
-        self._tell(old, None)
+        self._notify(old, None)
 
-    def _tell(self, old: T | None, new: T | None) -> None:
+    def _notify(self, old: T | None, new: T | None) -> None:
         for handler in self._handlers:
             handler(old, new)
 

@@ -35,7 +35,7 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str = "") -> str:
-        """Spell the address of the collection, an object of it, or a subresource."""
+        """Return the address of the collection, an object of it, or a subresource."""
         parts = ["/apis" if self.group else "/api", self.api_version]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]

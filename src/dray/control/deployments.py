@@ -1,4 +1,4 @@
-"""Small controllers for ReplicaSet and Deployment, so that services scale, roll and heal."""
+"""Small controllers for ReplicaSet and Deployment, so that services are scaled, updated and repaired."""
 
 from __future__ import annotations
 

@@ -65,9 +65,9 @@ def still_leaving(
     disrupted: Mapping[str, Any] | None, pods: Iterable[Pod], now: datetime
 ) -> dict[str, str | None]:
     """Return the granted evictions whose deletion does not show yet; None marks entries to be dropped."""
-    alive = {pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp is None}
+    present = {pod.metadata.name for pod in pods if pod.metadata.deletion_timestamp is None}
     return {
-        name: when if name in alive and now - parse_time(when) < EVICTION_PATIENCE else None
+        name: when if name in present and now - parse_time(when) < EVICTION_PATIENCE else None
         for name, when in (disrupted or {}).items()
     }
 

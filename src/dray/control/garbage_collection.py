@@ -6,7 +6,7 @@ the server serves, custom ones included.
 
 Rules, per object:
   * an owner is *absent* when no object with its uid exists (the server is asked
-    before anything is deleted on that ground); *waiting* when it is being deleted
+    before anything is deleted for that reason); *waiting* when it is being deleted
     in the foreground; otherwise *solid*;
   * an object all of whose owners are absent or waiting is deleted; one with a solid
     owner only loses the references to absent ones;

@@ -1,6 +1,6 @@
 """Nodes: a silent one is marked and tainted, its pods are evicted; pods of lost nodes are cleaned up.
 
-A node says it is alive by renewing its Lease. When no renewal is seen for the
+A node shows that it works by renewing its Lease. When no renewal is seen for the
 grace period its Ready condition becomes Unknown and the taint `unreachable`
 (NoExecute) is put on it; a Ready node loses the taints `not-ready` and
 `unreachable`. Pods leave after the tolerationSeconds of their toleration for the

@@ -132,11 +132,11 @@ class KeyQueue:
     def add(self, key: str, delay: float = 0.0) -> None:
         """Look at the key after the delay, or earlier if somebody asked for that."""
         due = asyncio.get_running_loop().time() + delay
-        book = self._again if key in self._working else self._due
-        if key in book and book[key] <= due:
+        dates = self._again if key in self._working else self._due
+        if key in dates and dates[key] <= due:
             return
-        book[key] = due
-        if book is self._due:
+        dates[key] = due
+        if dates is self._due:
             heapq.heappush(self._heap, (due, next(self._order), key))
             if delay <= 0:
                 self._wake_one()

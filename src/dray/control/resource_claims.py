@@ -137,7 +137,7 @@ class ClaimController(Controller):
         self._claims_by_owner: dict[str, dict[str, ResourceClaim]] = {}  # owner uid -> claim key -> claim
         self._pods_by_template: dict[str, set[str]] = {}  # template key -> pod keys that wait for it
         self._pods_by_group: dict[str, set[str]] = {}  # group key -> keys of its pods
-        self._let_go: set[str] = set()  # uids of claims that went with their finalizer; not seen gone yet
+        self._released: set[str] = set()  # uids of claims that went with their finalizer; not seen gone yet
         self._waiting_for_claim: dict[str, set[str]] = {}  # claim key -> bound pods that want it reserved
 
     def watch(self) -> None:
@@ -153,12 +153,12 @@ class ClaimController(Controller):
                 continue
             key = key_of(claim.metadata)
             for owner in claim.metadata.owner_references:
-                book = self._claims_by_owner.setdefault(owner.uid, {})
+                claims_of_owner = self._claims_by_owner.setdefault(owner.uid, {})
                 if claim is new:
-                    book[key] = claim
+                    claims_of_owner[key] = claim
                 elif new is None:
-                    book.pop(key, None)
-                    if not book:
+                    claims_of_owner.pop(key, None)
+                    if not claims_of_owner:
                         del self._claims_by_owner[owner.uid]
         current = new or old
         assert current is not None
@@ -168,7 +168,7 @@ class ClaimController(Controller):
             for pod_key in self._waiting_for_claim.pop(key, ()):
                 self.enqueue(f"pod:{pod_key}")
         else:
-            self._let_go.discard(current.metadata.uid)
+            self._released.discard(current.metadata.uid)
             # A deleted claim may have to be made anew for a pod that still needs it.
             for owner in current.metadata.owner_references:
                 if owner.kind == "Pod":
@@ -260,15 +260,15 @@ class ClaimController(Controller):
 
     async def _claims_owned_by(self, owner: ObjectMeta) -> list[ResourceClaim]:
         """Return the owner's claims, ones we have just made included."""
-        book = self._claims_by_owner.get(owner.uid, {})
-        for key, claim in list(book.items()):
+        claims_of_owner = self._claims_by_owner.get(owner.uid, {})
+        for key, claim in list(claims_of_owner.items()):
             if key not in self.claims.items:
                 # Made by us and not seen yet, or deleted before its creation was answered: ask.
                 name, namespace = claim.metadata.name, claim.metadata.namespace
                 found = await ignoring_absence(self.client.get(CLAIMS, name, namespace, view=ResourceClaim))
                 if found is None or found.metadata.uid != claim.metadata.uid:
-                    book.pop(key, None)
-        return list(book.values())
+                    claims_of_owner.pop(key, None)
+        return list(claims_of_owner.values())
 
     def _entries_shared_with_group(self, pod: Pod) -> dict[str, str | None]:
         """Return the pod's claim entries that its group owns: entry -> claim name, None while not made."""
@@ -430,10 +430,10 @@ class ClaimController(Controller):
             if answer is None or answer.get("kind") != "ResourceClaim":
                 return  # gone, or the watch will tell
             claim = msgspec.convert(answer, ResourceClaim)
-        if CLAIM_FINALIZER in claim.metadata.finalizers and meta.uid not in self._let_go:
+        if CLAIM_FINALIZER in claim.metadata.finalizers and meta.uid not in self._released:
             await self._remove_finalizer(claim)
             # Until the watch shows that it is gone the claim would be looked at again.
-            self._let_go.add(meta.uid)
+            self._released.add(meta.uid)
 
     def _has_lost_its_pod(self, claim: ResourceClaim) -> bool:
         owners = claim.metadata.owner_references

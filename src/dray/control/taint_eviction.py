@@ -168,8 +168,8 @@ class TaintEviction(Controller):
             if claim is None or claim.status.allocation is None:
                 continue
             for result in claim.status.allocation.devices.results:
-                book = self._claims_by_pool.setdefault((result.driver, result.pool), set())
-                (book.add if adding else book.discard)(key_of(claim.metadata))
+                keys = self._claims_by_pool.setdefault((result.driver, result.pool), set())
+                (keys.add if adding else keys.discard)(key_of(claim.metadata))
         if new is not None:
             self._enqueue_users(new)
 

@@ -175,7 +175,7 @@ class Kit:
             )
 
     async def publishes_complete_pools(self) -> None:
-        """Slices appear, and for each pool as many as they promise, with unique device names."""
+        """Slices appear, and for each pool as many as they announce, with unique device names."""
         deadline = asyncio.get_running_loop().time() + self.wait_seconds
         problem = "no ResourceSlice was published"
         while asyncio.get_running_loop().time() < deadline:

@@ -48,7 +48,7 @@ from dray.driver.state import RecordedClaim, RecordedDevice, StateError, StateFi
 
 log = logging.getLogger("dray.driver")
 
-Steps = Callable[[str], None]  # told of each step that was completed; tests use it to die there
+Steps = Callable[[str], None]  # told of each step that was completed; tests end the driver there
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,17 @@
-"""What a driver has prepared, on disk: the book that survives kill -9.
+"""What a driver has prepared, in one file that survives kill -9.
 
 One JSON file holds all claims of one driver on one node. It is written whole, to a
-new file that is renamed over the old one: after a kill there is the old book or the
+new file that is renamed over the old one: after a kill there is the old file or the
 new one, never half of one. `sync` then waits for the disk, before anybody is told
 of the result. A checksum detects damage, a hand edit or a torn write.
 
-A claim is in the book *before* the driver is asked to prepare it ("started"),
-and its result is in the book before the node hears of it ("completed"). So
+A claim is recorded *before* the driver is asked to prepare it ("started"),
+and its result is recorded before the node hears of it ("completed"). So
 whatever the driver did is always found again: a started claim is prepared again
-or unprepared, a completed one is answered from the book.
+or unprepared, a completed one is answered from the file.
 
 A reboot undoes what was done to hardware, and empties /run where the CDI files
-are. The book therefore carries the boot id; after a reboot every completed claim
+are. The file therefore carries the boot id; after a reboot every completed claim
 counts as started only, and is prepared anew when the node asks.
 
 A file that cannot be read is set aside, not deleted, and the caller is told;
@@ -71,8 +71,8 @@ class _Records(msgspec.Struct):
 
 
 class _Sealed(msgspec.Struct):
-    book: msgspec.Raw
-    checksum: int  # crc32 of the book's bytes
+    records: msgspec.Raw = msgspec.field(name="book")  # its name in the file since the first version
+    checksum: int  # crc32 of the bytes of the records
 
 
 class StateError(Exception):
@@ -84,7 +84,7 @@ class CorruptStateError(StateError):
 
 
 class StateFile:
-    """The book of claims, kept in memory and on disk alike."""
+    """The recorded claims, kept in memory and on disk alike."""
 
     def __init__(self, path: Path, boot_id: str = "") -> None:
         self.path = path
@@ -96,7 +96,7 @@ class StateFile:
         self._syncing = asyncio.Lock()
 
     def load(self) -> None:
-        """Read the book; none is an empty one. A damaged one is set aside and CorruptStateError says where.
+        """Read the file; without one nothing is recorded. A damaged one is set aside and CorruptStateError says where.
 
         Cheap when nobody else has written since: during a rolling update two
         instances of a driver share the file, so each looks before it acts.
@@ -112,7 +112,7 @@ class StateFile:
         except OSError as error:
             raise StateError(f"cannot read {self.path}: {error.strerror}") from error
         try:
-            book = _open(content)
+            records = _open(content)
         except (msgspec.MsgspecError, ValueError) as error:
             aside = self.path.with_name(f"{self.path.name}.corrupt")
             os.replace(self.path, aside)
@@ -121,10 +121,10 @@ class StateFile:
                 f"state file {self.path} is damaged ({error}); it was moved to {aside} and a new one begins empty"
             ) from error
         self._seen = seen
-        is_same_boot = book.boot_id == self._boot_id
+        is_same_boot = records.boot_id == self._boot_id
         self.claims_by_uid = {
             claim.uid: claim if is_same_boot else msgspec.structs.replace(claim, is_complete=False)
-            for claim in book.claims
+            for claim in records.claims
         }
 
     def record(self, claim: RecordedClaim) -> None:
@@ -154,8 +154,8 @@ class StateFile:
             self._n_synced = covers
 
     def _write(self, claims_by_uid: dict[str, RecordedClaim]) -> None:
-        book = msgspec.json.encode(_Records(boot_id=self._boot_id, claims=list(claims_by_uid.values())))
-        sealed = msgspec.json.encode(_Sealed(msgspec.Raw(book), zlib.crc32(book)))
+        records = msgspec.json.encode(_Records(boot_id=self._boot_id, claims=list(claims_by_uid.values())))
+        sealed = msgspec.json.encode(_Sealed(msgspec.Raw(records), zlib.crc32(records)))
         try:
             write_atomically(self.path, sealed, 0o600, durable=False)
         except OSError as error:
@@ -166,7 +166,7 @@ class StateFile:
 
 
 class MemoryState(StateFile):
-    """The same book, kept in memory only: for simulated nodes, whose hardware ends with the process."""
+    """The same, kept in memory only: for simulated nodes, whose hardware ends with the process."""
 
     def __init__(self) -> None:
         super().__init__(Path())
@@ -208,10 +208,10 @@ def read_boot_id() -> str:
 
 def _open(content: bytes) -> _Records:
     sealed = load_json(content, _Sealed)
-    actual = zlib.crc32(bytes(sealed.book))
+    actual = zlib.crc32(bytes(sealed.records))
     if actual != sealed.checksum:
         raise ValueError(f"checksum is {actual}, the file says {sealed.checksum}")
-    book: _Records = load_json(bytes(sealed.book), _Records)
-    if book.format != FORMAT:
-        raise ValueError(f"format is {book.format!r}, this version reads {FORMAT!r}")
-    return book
+    records: _Records = load_json(bytes(sealed.records), _Records)
+    if records.format != FORMAT:
+        raise ValueError(f"format is {records.format!r}, this version reads {FORMAT!r}")
+    return records

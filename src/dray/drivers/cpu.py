@@ -6,8 +6,8 @@ where they fit, so that claims share as few cores and caches as possible. The se
 told to the container in the environment (`DRAY_CPUSET_<DEVICE>`), and the container is
 pinned to the sets of all its claims before its program starts (`cpu_pinning`).
 
-Choosing is a function of the topology and what is free (`choose_cpus`); the book of
-who holds what is rebuilt from the claims on record after a restart.
+Choosing is a function of the topology and what is free (`choose_cpus`); who holds
+what is rebuilt from the recorded claims after a restart.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class CpuDriver:
         ]
 
     def recover(self, known: Sequence[PreparedClaim]) -> None:
-        """Rebuild the book from the claims on record."""
+        """Rebuild what is held from the recorded claims."""
         self._held = {
             (claim.uid, device.device, device.share_id): list(device.private["cpus"])
             for claim in known

@@ -8,7 +8,7 @@
       gpu-4: {prepareError: version mismatch, driverVersions: [580.2.0]}   # a fault of one version of the driver
     prepareSeconds: 0.5        # for every device
 
-A file that cannot be read keeps the last good state: a typo must not heal a device.
+A file that cannot be read keeps the last good state: a typo must not make a device healthy.
 """
 
 from __future__ import annotations

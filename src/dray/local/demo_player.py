@@ -67,7 +67,7 @@ class Player:
 
     async def _play_one(self, index: int, scene: Scene, total: int) -> Result:
         self.tell(f"\n[{index}/{total}] {scene.title}")
-        self.tell(f"    {scene.story}")
+        self.tell(f"    {scene.text}")
         began = time.monotonic()
         try:
             async with asyncio.timeout(PATIENCE):
@@ -110,12 +110,12 @@ class Player:
             except NotFound:
                 return None
         pods = (await self.client.list(PODS, namespace, view=Pod)).items
-        alive = [
+        found = [
             pod
             for pod in pods
             if pod.metadata.name.startswith(name[:-1]) and pod.metadata.deletion_timestamp is None
         ]
-        return alive[0] if alive else None
+        return found[0] if found else None
 
     async def _until_running(self, name: str, namespace: str, other_than: str = "") -> str:
         while True:

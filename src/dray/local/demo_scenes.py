@@ -24,7 +24,7 @@ class Scene:
     """One step of the tour."""
 
     title: str
-    story: str
+    text: str
     objects: tuple[JsonObject, ...]
     runs: tuple[str, ...] = ()  # pods that should run; a trailing * matches generated names
     waits: tuple[str, ...] = ()  # pods that should stay pending, with an explanation

@@ -53,7 +53,7 @@ def began(pid: int) -> str:
 
 
 def is_running(entry: Mapping[str, Any] | None) -> bool:
-    """Return whether the very process that an entry names is alive."""
+    """Return whether the very process that an entry names still runs."""
     if entry is None:
         return False
     pid, moment = entry.get("pid"), entry.get("began")

@@ -3,7 +3,7 @@
     checkpoint → runtime → node registered → old slices wiped → plugins → pods → reconcile
 
 Plugins are watched before pods are seen, so that the first pod finds its driver;
-slices are wiped before either, since nobody can promise that what they say is
+slices are wiped before either, since nobody knows whether what they say is
 still true. Claims of pods that went away meanwhile are released at the end of the
 first round, and every minute from then on.
 """

@@ -328,19 +328,19 @@ def _differs(current: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
         }
 
     have = essence(current.get("conditions") or ())
-    if any(have.get(kind) != said for kind, said in essence(ours["conditions"]).items()):
+    if any(have.get(kind) != wanted for kind, wanted in essence(ours["conditions"]).items()):
         return True
     # A server without the gate NodeDeclaredFeatures drops what we declare: writing it again would not help.
     left_out = {"conditions"} | ({"declaredFeatures"} - current.keys())
-    return any(not _says(current.get(key), said) for key, said in ours.items() if key not in left_out)
+    return any(not _includes(current.get(key), wanted) for key, wanted in ours.items() if key not in left_out)
 
 
-def _says(current: object, said: object) -> bool:
-    """Return whether what the server has contains what we said; it may know more, and it omits what is empty."""
-    if isinstance(said, Mapping):
+def _includes(current: object, wanted: object) -> bool:
+    """Return whether what the server has contains what we wanted; it may know more, and it omits what is empty."""
+    if isinstance(wanted, Mapping):
         have = current if isinstance(current, Mapping) else {}
-        return all(_says(have.get(key), value) for key, value in said.items())
-    return current == said or (not said and not current)
+        return all(_includes(have.get(key), value) for key, value in wanted.items())
+    return current == wanted or (not wanted and not current)
 
 
 def _addresses(facts: NodeFacts) -> list[dict[str, str]]:

@@ -58,7 +58,7 @@ class Prober:
         self, kind: str, container: RunContainer, probe: Probe, run_in: RunIn, emit: Emit
     ) -> None:
         await asyncio.sleep(probe.initial_delay_seconds)
-        # A container is alive until shown otherwise, and not ready until shown otherwise.
+        # Until shown otherwise, a container is live and not ready.
         is_well = kind == "liveness"
         in_a_row = 0
         while True:

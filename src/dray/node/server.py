@@ -242,16 +242,16 @@ async def _show_log(socket: web.WebSocketResponse, path: Path, over: asyncio.Eve
         async for piece in read_log(path, LogQuery(follow=True, tail_lines=0), over):
             await socket.send_bytes(bytes([_STDOUT]) + piece)
 
-    async def hear() -> None:
+    async def receive() -> None:
         async for _ in socket:
             pass  # nothing is expected; the loop ends when the caller goes
 
-    showing, hearing = asyncio.create_task(show()), asyncio.create_task(hear())
-    await asyncio.wait({showing, hearing}, return_when=asyncio.FIRST_COMPLETED)
+    showing, receiving = asyncio.create_task(show()), asyncio.create_task(receive())
+    await asyncio.wait({showing, receiving}, return_when=asyncio.FIRST_COMPLETED)
     has_ended = showing.done()
-    for task in (showing, hearing):
+    for task in (showing, receiving):
         task.cancel()
-    await asyncio.gather(showing, hearing, return_exceptions=True)
+    await asyncio.gather(showing, receiving, return_exceptions=True)
     if has_ended and not socket.closed:
         await _send_outcome(socket, 0, "")
 

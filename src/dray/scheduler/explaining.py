@@ -150,17 +150,17 @@ def add_device_reasons(
     for nodes, requests in explanation.reasons:
         without_error = sum(node not in explanation.errors for node in nodes)
         if without_error:
-            found.append((*_story(requests, namespace), without_error))
+            found.append((*_reason_and_example(requests, namespace), without_error))
     seen = projected = 0
-    for story, example, count in found:
+    for reason, example, count in found:
         seen += count
         # Rounding the running sum keeps the total exact.
         share = seen * n_nodes // n_sample - projected
         projected += share
-        tally.add(story, example, share, is_estimate=n_sample < n_nodes)
+        tally.add(reason, example, share, is_estimate=n_sample < n_nodes)
 
 
-def _story(requests: tuple[RequestReasons, ...], namespace: str) -> tuple[str, str]:
+def _reason_and_example(requests: tuple[RequestReasons, ...], namespace: str) -> tuple[str, str]:
     """Describe the request that is furthest from being met: what all such nodes share, and an example."""
     if not requests:
         return "{have} devices, but not for all claims together", ""

@@ -348,7 +348,7 @@ def missing_members(missing: int, name: str, min_count: int) -> Unplaceable:
 
 
 def roughly(number: int) -> str:
-    """Spell a number so that large ones change seldom: `5`, `more than 64`."""
+    """Format a number so that large ones change seldom: `5`, `more than 64`."""
     if number <= _EXACT:
         return str(number)
     return f"more than {1 << ((number - 1).bit_length() - 1)}"

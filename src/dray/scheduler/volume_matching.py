@@ -101,7 +101,7 @@ class PodVolumes:
         """Return whether sets of nodes do not tell everything."""
         return (
             len(self.delayed) > 1
-            or any(self.state.tells_capacity(each.storage_class) for each in self.delayed)
+            or any(self.state.publishes_capacity(each.storage_class) for each in self.delayed)
             or bool(self.zones)
             or self.state.drivers_matter({driver for driver, _ in self.csi})
         )

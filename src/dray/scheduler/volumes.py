@@ -262,7 +262,7 @@ class VolumeState:
     ) -> bool:
         """Return whether the driver of the class can make a volume of this size for the node; many do not say."""
         size = (claim.spec.resources.requests or {}).get(STORAGE)
-        if size is None or not self.tells_capacity(storage_class):
+        if size is None or not self.publishes_capacity(storage_class):
             return True
         wanted = amount_of(STORAGE, size)
         for each in self.capacities.values():
@@ -276,7 +276,7 @@ class VolumeState:
                 return True
         return False
 
-    def tells_capacity(self, storage_class: StorageClass) -> bool:
+    def publishes_capacity(self, storage_class: StorageClass) -> bool:
         """Return whether the driver of the class publishes how much it can make."""
         driver = self.csi_drivers.get(storage_class.provisioner)
         return driver is not None and bool(driver.spec.storage_capacity)

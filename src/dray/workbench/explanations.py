@@ -16,23 +16,23 @@ from dray.workbench.changes import Change, smallest_changes
 from dray.workbench.inventory import Inventory
 from dray.workbench.refusals import key_hints, nearest_lines, refusal_lines, some_nodes
 
-Story = dict[str, Any]  # kind, name, state, fits, lines (for people), reasons, perhaps nodes and changes
+Report = dict[str, Any]  # kind, name, state, fits, lines (for people), reasons, perhaps nodes and changes
 
 
-def _story(kind: str, key: str, state: str, lines: list[str], *, fits: bool = False, **more: Any) -> Story:
+def _report(kind: str, key: str, state: str, lines: list[str], *, fits: bool = False, **more: Any) -> Report:
     return {"kind": kind, "name": key, "state": state, "fits": fits, "lines": lines, "reasons": [], **more}
 
 
-def explain_claim(cluster: OfflineCluster, claim: ResourceClaim) -> Story:
+def explain_claim(cluster: OfflineCluster, claim: ResourceClaim) -> Report:
     """Return why a claim is not allocated, or why it got its devices."""
     key = key_of(claim.metadata)
     if claim.status.allocation is not None:
         lines = [f"claim {key} is allocated:", *_allocation_lines(cluster.snapshot, claim)]
-        return _story("claim", key, "allocated", lines, fits=True)
+        return _report("claim", key, "allocated", lines, fits=True)
     hidden = _hidden(cluster.snapshot)
     if hidden:
-        return _story("claim", key, "pending", [f"claim {key} is not allocated; {hidden}"])
-    return _fit_story(cluster, "claim", key, [claim])
+        return _report("claim", key, "pending", [f"claim {key} is not allocated; {hidden}"])
+    return _explain_fit(cluster, "claim", key, [claim])
 
 
 def _allocation_lines(snapshot: Snapshot, claim: ResourceClaim) -> list[str]:
@@ -79,7 +79,7 @@ def _why_these(snapshot: Snapshot, claim: ResourceClaim) -> list[str]:
     return lines
 
 
-def explain_pod(cluster: OfflineCluster, pod: Pod) -> Story:
+def explain_pod(cluster: OfflineCluster, pod: Pod) -> Report:
     """Return why a pod is not bound, or which devices it has."""
     key = key_of(pod.metadata)
     claims = cluster.claims_of(pod)
@@ -88,7 +88,7 @@ def explain_pod(cluster: OfflineCluster, pod: Pod) -> Story:
         for claim in claims.all if not isinstance(claims, NotReady) else ():
             if claim.status.allocation is not None:
                 lines += [f"claim {key_of(claim.metadata)}:", *_allocation_lines(cluster.snapshot, claim)]
-        return _story("pod", key, "bound", lines, fits=True)
+        return _report("pod", key, "bound", lines, fits=True)
     if isinstance(claims, NotReady):
         names = [entry.resource_claim_template_name for entry in pod.spec.resource_claims]
         namespace = pod.metadata.namespace
@@ -98,28 +98,28 @@ def explain_pod(cluster: OfflineCluster, pod: Pod) -> Story:
             for name in names
             if name and f"{namespace}/{name}" not in cluster.templates
         ]
-        return _story("pod", key, "waiting", lines)
+        return _report("pod", key, "waiting", lines)
     hidden = _hidden(cluster.snapshot)
     if hidden:
         said = next((each.message for each in pod.status.conditions if each.type == "PodScheduled"), "")
         words = [f"  its scheduler says: {said}"] if said else []
-        return _story("pod", key, "pending", [f"pod {key} is not bound; {hidden}", *words])
+        return _report("pod", key, "pending", [f"pod {key} is not bound; {hidden}", *words])
     answer = cluster.decide(pod)
     if isinstance(answer, list):
-        return _gang_story(cluster, pod) or _fitting_story(key, answer[0].placement.node)
+        return _explain_gang(cluster, pod) or _explain_fitting(key, answer[0].placement.node)
     assert isinstance(answer, Unplaceable)  # its claims are ready
-    story = _fit_story(cluster, "pod", key, list(claims.pending)) if claims.pending else None
-    if story is None or story["fits"]:
+    found = _explain_fit(cluster, "pod", key, list(claims.pending)) if claims.pending else None
+    if found is None or found["fits"]:
         lines = [f"pod {key} cannot be placed: {answer.explain()}"]
-        if story is not None:
+        if found is not None:
             lines.append("  its claims alone would fit: other requirements of the pod prevent it")
     else:
-        lines = [f"pod {key} cannot be placed: no node has the devices", *story["lines"][1:]]
+        lines = [f"pod {key} cannot be placed: no node has the devices", *found["lines"][1:]]
         other = _other_obstacles(cluster, pod, claims, answer)
         if other:
             lines.append(f"besides devices: {other}")
-    return {"changes": [], **(story or {}), **_story("pod", key, "unplaceable", lines),
-            "reasons": story["reasons"] if story else []}  # fmt: skip
+    return {"changes": [], **(found or {}), **_report("pod", key, "unplaceable", lines),
+            "reasons": found["reasons"] if found else []}  # fmt: skip
 
 
 def _hidden(snapshot: Snapshot) -> str:
@@ -129,13 +129,13 @@ def _hidden(snapshot: Snapshot) -> str:
     return f"you may not list {' and '.join(hidden)}, so the reasons are not known" if hidden else ""
 
 
-def _fitting_story(key: str, node: str, with_others: str = "") -> Story:
+def _explain_fitting(key: str, node: str, with_others: str = "") -> Report:
     lines = [f"pod {key} is not bound yet; it would fit now{with_others}, for example on node {node}"]
-    return _story("pod", key, "fits", lines, fits=True)
+    return _report("pod", key, "fits", lines, fits=True)
 
 
-def _gang_story(cluster: OfflineCluster, pod: Pod) -> Story | None:
-    """Return the story of a pod that fits alone, but starts with its gang or not at all; None: it is in no gang."""
+def _explain_gang(cluster: OfflineCluster, pod: Pod) -> Report | None:
+    """Explain a pod that fits alone, but starts with its gang or not at all; None: it is in no gang."""
     key, gang = key_of(pod.metadata), cluster.gang_of(pod)
     if gang is None:
         return None
@@ -143,14 +143,14 @@ def _gang_story(cluster: OfflineCluster, pod: Pod) -> Story | None:
     if isinstance(answer, list):
         node = next((each.placement.node for each in answer if each.pod.metadata.uid == pod.metadata.uid), "")
         others = f" with the other pods of its group {key_of(gang.metadata)}" if len(answer) > 1 else ""
-        return _fitting_story(key, node, others)
-    assert isinstance(answer, NotReady | Unplaceable)  # a bound pod has another story
+        return _explain_fitting(key, node, others)
+    assert isinstance(answer, NotReady | Unplaceable)  # bound pods are explained elsewhere
     reason = answer.message if isinstance(answer, NotReady) else answer.explain()
     lines = [
         f"pod {key} cannot start: {reason}",
         "  it would fit alone, but its group starts together or not at all",
     ]
-    return _story("pod", key, "waiting", lines)
+    return _report("pod", key, "waiting", lines)
 
 
 def _other_obstacles(cluster: OfflineCluster, pod: Pod, claims: PodClaims, answer: Unplaceable) -> str:
@@ -159,7 +159,7 @@ def _other_obstacles(cluster: OfflineCluster, pod: Pod, claims: PodClaims, answe
     return answer.explain() if possible < len(cluster.state.nodes) else ""
 
 
-def _fit_story(cluster: OfflineCluster, kind: str, key: str, claims: list[ResourceClaim]) -> Story:
+def _explain_fit(cluster: OfflineCluster, kind: str, key: str, claims: list[ResourceClaim]) -> Report:
     snapshot = cluster.snapshot
     try:
         explanation = cluster.explain_claims(claims)
@@ -168,7 +168,7 @@ def _fit_story(cluster: OfflineCluster, kind: str, key: str, claims: list[Resour
         lines += [
             f"  {line}" for line in (*key_hints(str(error), snapshot), *nearest_lines(claims, snapshot))
         ]
-        return _story(kind, key, "error", lines)
+        return _report(kind, key, "error", lines)
     fits = bool(explanation.fits)
     changes: list[Change] = []
     if fits:
@@ -178,7 +178,7 @@ def _fit_story(cluster: OfflineCluster, kind: str, key: str, claims: list[Resour
         lines += [f"  {line}" for line in refusal_lines(explanation, claims, snapshot)]
         changes = smallest_changes(cluster, claims)
         lines += _change_lines(changes)
-    return _story(
+    return _report(
         kind,
         key,
         "fits" if fits else "unsatisfiable",

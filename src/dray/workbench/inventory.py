@@ -186,7 +186,7 @@ class Inventory:
         self.lost: list[tuple[DeviceId, Use]] = []  # allocated devices that are no longer published
         self._apply_rules()
         for claim in snapshot.claims:
-            self._book(claim)
+            self._add_use(claim)
         self._rows_by_claim: dict[str, list[DeviceRow]] = {}
         for row in self.devices.values():
             for claim_key in dict.fromkeys(use.claim for use in row.uses):
@@ -199,7 +199,7 @@ class Inventory:
                 if rule_selects(rule, *row.key):
                     row.taints.append(rule.spec.taint)
 
-    def _book(self, claim: ResourceClaim) -> None:
+    def _add_use(self, claim: ResourceClaim) -> None:
         if claim.status.allocation is None:
             return
         pods = [user.name for user in claim.status.reserved_for]

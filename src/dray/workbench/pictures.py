@@ -189,7 +189,7 @@ def _cell(box: Box, letters: dict[str, str], colours: dict[str, str]) -> tuple[s
 
 
 def painted(letter: str, colour: str | None) -> str:
-    """Return text on a ground of this colour, for a terminal; without a colour as it is."""
+    """Return text on a background of this colour, for a terminal; without a colour as it is."""
     if colour is None:
         return letter
     red, green, blue = (int(colour[index : index + 2], 16) for index in (1, 3, 5))

@@ -107,7 +107,7 @@ class Job:
     after: str = ""  # the job that must have ended first
     has_devices: bool = True
     has_private_tmp: bool = False
-    tells_edits: bool = False  # the command gets what CDI says of its devices, see EDITS_VARIABLE
+    wants_edits: bool = False  # the command gets what CDI says of its devices, see EDITS_VARIABLE
 
 
 def literal(text: str) -> str:
@@ -148,7 +148,7 @@ def pod_manifest(job: Job) -> JsonObject:
     }
     wanted = {
         PRIVATE_TMP_ANNOTATION: "true" if job.has_private_tmp else "",
-        TELL_EDITS_ANNOTATION: "true" if job.tells_edits else "",
+        TELL_EDITS_ANNOTATION: "true" if job.wants_edits else "",
         AFTER_ANNOTATION: job.after,
     }
     annotations = {name: value for name, value in wanted.items() if value}

@@ -322,7 +322,7 @@ def _validate_completion(spec: JsonMapping) -> list[FieldError]:
 
 
 def _validate_many_completions(spec: JsonMapping) -> list[FieldError]:
-    """Check that a huge job that retries by index keeps its books small."""
+    """Check that a huge job that retries by index keeps its status small."""
     if (spec.get("completions") or 0) <= MANY_COMPLETIONS or spec.get("backoffLimitPerIndex") is None:
         return []
     errors: list[FieldError] = []

@@ -53,7 +53,7 @@ def application(guard: Guard) -> web.Application:
         is_ready = guard.phase is Phase.JUDGING
         return web.Response(status=200 if is_ready else 503, text=f"{guard.phase}\n")
 
-    async def alive(_: web.Request) -> web.Response:
+    async def livez(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def metrics(_: web.Request) -> web.Response:
@@ -62,8 +62,8 @@ def application(guard: Guard) -> web.Application:
     pages = web.Application(client_max_size=_LARGEST)
     pages.router.add_post(PATH, validate)
     pages.router.add_get("/readyz", ready)
-    pages.router.add_get("/healthz", alive)
-    pages.router.add_get("/livez", alive)
+    pages.router.add_get("/healthz", livez)
+    pages.router.add_get("/livez", livez)
     pages.router.add_get("/metrics", metrics)
     return pages
 

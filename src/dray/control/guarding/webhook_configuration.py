@@ -49,7 +49,7 @@ class Target:
     port: int = 443
 
     def client_config(self, ca: bytes) -> JsonObject:
-        """Spell it for the API server."""
+        """Return it as the API server expects it."""
         found: JsonObject = {"caBundle": base64.b64encode(ca).decode()} if ca else {}
         if self.url:
             return {"url": self.url.rstrip("/") + PATH, **found}
@@ -58,7 +58,7 @@ class Target:
 
 
 def configuration(target: Target, ca: bytes, timeout_seconds: int) -> JsonObject:
-    """Spell the whole object."""
+    """Return the whole object."""
     return {
         "apiVersion": CONFIGURATIONS.api_version,
         "kind": CONFIGURATIONS.kind,

@@ -31,17 +31,17 @@ class GroupReporter:
     def __init__(self, client: Client, now: Callable[[], datetime]) -> None:
         self._client = client
         self._now = now
-        self._told: BoundedMap[str, tuple[bool, str]] = BoundedMap(
+        self._written: BoundedMap[str, tuple[bool, str]] = BoundedMap(
             _MAX_KNOWN
         )  # group uid -> what was written last
 
-    def is_news(self, group: PodGroup, *, is_scheduled: bool, cause: str = "") -> bool:
+    def is_new(self, group: PodGroup, *, is_scheduled: bool, cause: str = "") -> bool:
         """Return whether this should be written, and take note of it."""
         if is_true(group.status.conditions, SCHEDULED):
             return False
-        if self._told.get(group.metadata.uid) == (is_scheduled, cause):
+        if self._written.get(group.metadata.uid) == (is_scheduled, cause):
             return False
-        self._told[group.metadata.uid] = (is_scheduled, cause)
+        self._written[group.metadata.uid] = (is_scheduled, cause)
         return True
 
     async def write(self, group: PodGroup, message: str, *, is_scheduled: bool) -> None:
@@ -59,5 +59,5 @@ class GroupReporter:
         try:
             await self._client.call("PATCH", path, body, content_type=STRATEGIC_PATCH, view=None)
         except ClientError as error:
-            self._told.pop(meta.uid, None)
+            self._written.pop(meta.uid, None)
             log.info("cannot write the status of pod group %s: %s", meta.name, error)

@@ -203,7 +203,7 @@ class Informers:
         key = key_of(claim.metadata)
         if self.snapshot.set_claim(new) if new is not None else self.snapshot.delete_claim(key):
             self.wake(QueueingHint.DEVICES)
-        self._tell_seen(claim, is_gone=new is None)
+        self._notify_seen(claim, is_gone=new is None)
         self.wake(f"claim:{key}")
         for pod_key in self.waiting_for_claim.pop(key, ()):
             pod = self.pods.get(pod_key)
@@ -247,7 +247,7 @@ class Informers:
         async with asyncio.timeout(timeout):
             return await future
 
-    def _tell_seen(self, claim: ResourceClaim, *, is_gone: bool) -> None:
+    def _notify_seen(self, claim: ResourceClaim, *, is_gone: bool) -> None:
         waiting = self._seen.pop(claim.metadata.uid, None)
         if waiting is None:
             return

@@ -425,7 +425,7 @@ class SchedulingLoop:
         is_gang = self.snapshot.gang_of(pod) is not None
         explain = functools.cache(functools.partial(self._explained, refusal))  # once for all members
         message = self.reporter.refused(pod, explain, refusal.cause, may_settle=is_gang)
-        self._tell_group(pod, refusal.cause, is_scheduled=False, explain=explain)
+        self._report_group(pod, refusal.cause, is_scheduled=False, explain=explain)
         if refusal.gave_up:
             # Every freed device would start another search that ends the same way, and all others would wait.
             pause = _FIRST_PAUSE_AFTER_GIVING_UP * 2 ** min(entry.failures, 5)
@@ -439,12 +439,12 @@ class SchedulingLoop:
                 self.reporter.refused(member, explain, refusal.cause, may_settle=is_gang)
                 queue.mark_waiting_unschedulable(key_of(member.metadata), refusal.hints, message, now)
 
-    def _tell_group(
+    def _report_group(
         self, pod: Pod, cause: str, *, is_scheduled: bool, explain: Callable[[], str] = str
     ) -> None:
         """Tell on the pod's group what became of it."""
         group = self.snapshot.group_of(pod)
-        if group is not None and self.group_reporter.is_news(group, is_scheduled=is_scheduled, cause=cause):
+        if group is not None and self.group_reporter.is_new(group, is_scheduled=is_scheduled, cause=cause):
             self._start(self.group_reporter.write(group, explain(), is_scheduled=is_scheduled))
 
     def _hold_back(self, entry: Entry[Pod], held: HeldBack, members: list[Pod], now: float) -> None:
@@ -547,7 +547,7 @@ class SchedulingLoop:
         else:
             for placed in decision:
                 self._committed(placed)
-            self._tell_group(decision[0].pod, "", is_scheduled=True)
+            self._report_group(decision[0].pod, "", is_scheduled=True)
         finally:
             self._commits -= 1
             self._commit_ended.set()

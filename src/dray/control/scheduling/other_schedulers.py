@@ -37,7 +37,7 @@ class OtherSchedulers:
         self._class_of = class_of
         self._ours: set[str] = set()  # names of device classes
         self._theirs: dict[str, str] = {}  # name of a device class -> a scheduler that allocates it
-        self._told: set[str] = set()  # names of device classes
+        self._warned: set[str] = set()  # names of device classes
 
     def see(self, pod: Pod) -> None:
         """Take note of a pod; tell people if it asks for a class that another scheduler allocates, too."""
@@ -50,8 +50,8 @@ class OtherSchedulers:
                     self._ours.add(name)
             elif len(self._theirs) < _MAX_CLASSES:
                 self._theirs.setdefault(name, pod.spec.scheduler_name or "default-scheduler")
-            if name in self._ours and name in self._theirs and name not in self._told:
-                self._tell(name)
+            if name in self._ours and name in self._theirs and name not in self._warned:
+                self._warn(name)
 
     def _classes_of(self, pod: Pod) -> Iterable[str]:
         keys = claim_keys(pod)
@@ -63,11 +63,11 @@ class OtherSchedulers:
                 for subrequest in request.first_available:
                     yield subrequest.device_class_name
 
-    def _tell(self, name: str) -> None:
+    def _warn(self, name: str) -> None:
         device_class = self._class_of(name)
         if device_class is None:
             return
-        self._told.add(name)
+        self._warned.add(name)
         message = (
             f"schedulers {self._name} and {self._theirs[name]} both allocate devices of class {name}: one device may be "
             "allocated twice. Run `dray guard` and start dray scheduler with --guarded, or give each scheduler "

@@ -7,7 +7,7 @@ down placing.
 
 A pod is reported again when the text changed. With every freed device the counts change a little,
 so those wait for half a minute; but another cause (now it is the devices, not cpu or memory; one more pod of the
-gang is there) is told after a second, in which more news may come in. The last of them is said, whether
+gang is there) is told after a second, in which more news may come in. The last of them is reported, whether
 the pod is tried again or not.
 """
 
@@ -47,7 +47,7 @@ class _Report:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Reported:
     text: str
     cause: str | None
     when: float  # loop time
@@ -81,9 +81,11 @@ class Reporter:
         self._now = now
         self._line: asyncio.Queue[str] = asyncio.Queue()
         self._next: dict[str, _Report] = {}  # pod uid -> what to say; newer replaces older
-        self._said: dict[str, _Said] = {}  # by pod uid
+        self._reported: dict[str, _Reported] = {}  # by pod uid
         self._held: dict[str, _Held] = {}  # by pod uid
-        self._failed: dict[str, str] = {}  # pod uid -> text of its last failure, until something else is said
+        self._failed: dict[
+            str, str
+        ] = {}  # pod uid -> text of its last failure, until something else is reported
         self._unready: dict[str, asyncio.TimerHandle] = {}
         self._last_bound = float("-inf")  # loop time
         self.is_active = True  # a scheduler that stands by writes nothing, so nothing may pile up
@@ -103,15 +105,15 @@ class Reporter:
             except NotFound:
                 continue  # nobody is left to be told
             except ClientError as error:
-                # What was said must arrive: the same text is never said twice.
+                # What was reported must arrive: the same text is never reported twice.
                 log.debug("report of %s: %s; again in %.0f s", report.pod.metadata.name, error, RETRY_AFTER)
-                asyncio.get_running_loop().call_later(RETRY_AFTER, self._say_again, report)
+                asyncio.get_running_loop().call_later(RETRY_AFTER, self._retry, report)
 
-    def _say_again(self, report: _Report) -> None:
+    def _retry(self, report: _Report) -> None:
         """Repeat a report that got lost, unless there is news of the pod or it needs none any more."""
         uid = report.pod.metadata.uid
         if uid not in self._next and uid not in self._settled:
-            self._say(report)
+            self._send(report)
 
     # --- what happened --------------------------------------------------------
 
@@ -123,40 +125,40 @@ class Reporter:
         *,
         may_settle: bool = False,
     ) -> str:
-        """No node takes the pod. Returns the text, which is made only when it will be said.
+        """No node takes the pod. Returns the text, which is made only when it will be reported.
 
         `cause` is what people must know soon when it changes; None stands for any. With `may_settle` even the
         first word waits a moment: what is missing may be on its way.
         """
         uid, clock = pod.metadata.uid, asyncio.get_running_loop().time()
-        said, held = self._said.get(uid), self._held.get(uid)
-        self._unready_no_more(uid)
-        if said is not None and clock - said.when < REPEAT_AFTER and _is_same(said.cause, cause):
-            self._hold_no_more(uid)  # it was something else in between
-            return said.text
+        reported, held = self._reported.get(uid), self._held.get(uid)
+        self._drop_unready(uid)
+        if reported is not None and clock - reported.when < REPEAT_AFTER and _is_same(reported.cause, cause):
+            self._drop_held(uid)  # it was something else in between
+            return reported.text
         if held is not None and held.cause == cause:
             return held.text
         text = explain if isinstance(explain, str) else explain()
-        if said is not None:
-            due = said.when + NEWS_AFTER
+        if reported is not None:
+            due = reported.when + NEWS_AFTER
         elif held is not None:
             due = held.due
         else:
             due = clock + NEWS_AFTER if may_settle else clock
         if due <= clock:
-            self._tell(pod, text, cause)
+            self._report(pod, text, cause)
         else:
             self._hold(pod, text, cause, due)
         return text
 
-    def _tell(self, pod: Pod, text: str, cause: str | None) -> None:
+    def _report(self, pod: Pod, text: str, cause: str | None) -> None:
         uid = pod.metadata.uid
-        self._hold_no_more(uid)
+        self._drop_held(uid)
         self._failed.pop(uid, None)
-        said = self._said.get(uid)
-        if said is None or said.text != text:
-            self._say(_Report(pod, text))
-        self._said[uid] = _Said(text, cause, asyncio.get_running_loop().time())
+        reported = self._reported.get(uid)
+        if reported is None or reported.text != text:
+            self._send(_Report(pod, text))
+        self._reported[uid] = _Reported(text, cause, asyncio.get_running_loop().time())
 
     def _hold(self, pod: Pod, text: str, cause: str | None, due: float) -> None:
         uid = pod.metadata.uid
@@ -164,64 +166,66 @@ class Reporter:
         if held is not None and held.due == due:
             held.pod, held.text, held.cause = pod, text, cause
             return
-        self._hold_no_more(uid)
-        timer = asyncio.get_running_loop().call_at(due, self._tell_held, uid)
+        self._drop_held(uid)
+        timer = asyncio.get_running_loop().call_at(due, self._report_held, uid)
         self._held[uid] = _Held(pod, text, cause, due, timer)
 
-    def _tell_held(self, uid: str) -> None:
+    def _report_held(self, uid: str) -> None:
         held = self._held[uid]
-        self._tell(held.pod, held.text, held.cause)
+        self._report(held.pod, held.text, held.cause)
 
-    def _hold_no_more(self, uid: str) -> None:
+    def _drop_held(self, uid: str) -> None:
         held = self._held.pop(uid, None)
         if held is not None:
             held.timer.cancel()
 
     def placed(self, pod: Pod) -> None:
-        """There is a place for the pod: what was not said yet need not be said, and must not get in the way."""
+        """There is a place for the pod: what was not reported yet need not be reported, and must not get in the way."""
         uid = pod.metadata.uid
-        self._hold_no_more(uid)
+        self._drop_held(uid)
         report = self._next.get(uid)
         if report is not None and report.reason != FAILURE:
             del self._next[uid]
-            self._said.pop(uid, None)
+            self._reported.pop(uid, None)
 
     def not_ready(self, pod: Pod, message: str) -> None:
-        """The pod waits for its claims; said only if that lasts.
+        """The pod waits for its claims; reported only if that lasts.
 
         In a burst every pod waits until its claim is made. As long as others are bound, that is
         progress, and two writes for each would only slow it down.
         """
         uid = pod.metadata.uid
-        if uid in self._unready or uid in self._said:
+        if uid in self._unready or uid in self._reported:
             return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LONGEST_SILENCE
-        self._unready[uid] = loop.call_later(NOT_READY_AFTER, self._say_not_ready, pod, message, deadline)
+        self._unready[uid] = loop.call_later(NOT_READY_AFTER, self._report_not_ready, pod, message, deadline)
 
-    def _say_not_ready(self, pod: Pod, message: str, deadline: float) -> None:
+    def _report_not_ready(self, pod: Pod, message: str, deadline: float) -> None:
         loop, uid = asyncio.get_running_loop(), pod.metadata.uid
         if loop.time() - self._last_bound < BUSY_FOR and loop.time() < deadline:
-            self._unready[uid] = loop.call_later(NOT_READY_AFTER, self._say_not_ready, pod, message, deadline)
+            self._unready[uid] = loop.call_later(
+                NOT_READY_AFTER, self._report_not_ready, pod, message, deadline
+            )
             return
         self._unready.pop(uid, None)
-        self._say(_Report(pod, message))
+        self._send(_Report(pod, message))
 
     def failed(self, pod: Pod, message: str) -> None:
-        """A commit failed for a reason that people should see; the next refusal will be said anew."""
+        """A commit failed for a reason that people should see; the next refusal will be reported anew."""
         uid = pod.metadata.uid
-        self._said.pop(uid, None)
-        self._hold_no_more(uid)
-        self._unready_no_more(uid)
+        self._reported.pop(uid, None)
+        self._drop_held(uid)
+        self._drop_unready(uid)
         if self._failed.get(uid) == message:
             self._recorder.record(kinds.PODS, pod.metadata, "Warning", "FailedScheduling", message)
             return
         self._failed[uid] = message
-        self._say(_Report(pod, message, reason=FAILURE))
+        self._send(_Report(pod, message, reason=FAILURE))
 
     def bound(self, pod: Pod, node: str) -> None:
         """The pod has a node. An event of that costs a write per pod, so it is recorded only if wanted."""
-        self._unready_no_more(pod.metadata.uid)
+        self._drop_unready(pod.metadata.uid)
         self._last_bound = asyncio.get_running_loop().time()
         if self._tells_bound:
             name = f"{pod.metadata.namespace}/{pod.metadata.name}"
@@ -231,18 +235,18 @@ class Reporter:
     def forget(self, uid: str) -> None:
         """The pod is gone or bound."""
         self._settled[uid] = None
-        self._said.pop(uid, None)
+        self._reported.pop(uid, None)
         self._failed.pop(uid, None)
         self._next.pop(uid, None)
-        self._hold_no_more(uid)
-        self._unready_no_more(uid)
+        self._drop_held(uid)
+        self._drop_unready(uid)
 
-    def _unready_no_more(self, uid: str) -> None:
+    def _drop_unready(self, uid: str) -> None:
         timer = self._unready.pop(uid, None)
         if timer is not None:
             timer.cancel()
 
-    def _say(self, report: _Report) -> None:
+    def _send(self, report: _Report) -> None:
         if not self.is_active:
             return
         uid = report.pod.metadata.uid

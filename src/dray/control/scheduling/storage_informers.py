@@ -122,7 +122,7 @@ class StorageInformers:
             self.volumes.claims.pop(key, None)
         else:
             self.volumes.claims[key] = new
-        self._tell()
+        self._notify()
         self._wake(f"volume-claim:{key}")
 
     def _stored(
@@ -138,13 +138,13 @@ class StorageInformers:
                 drop(old.metadata)
             else:
                 keep(new)
-            self._tell()
+            self._notify()
             if old is None or new is None or _matter(old, more) != _matter(new, more):
                 self._wake(VOLUMES)
 
         return changed
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         listeners, self._listeners = self._listeners, []
         for each in listeners:
             if not each.done():

@@ -196,10 +196,10 @@ class Turns:
         except NotFound:
             found = {}
         except ClientError as error:
-            self._tell((f"limits of users are not known: {error}",))
+            self._log_problems((f"limits of users are not known: {error}",))
             return False
         stored = parse_user_limits(found.get("data") or {})
-        self._tell(stored.problems)
+        self._log_problems(stored.problems)
         groups: dict[str, tuple[str, ...]] = {}
         if any(key.startswith("group.") for key in stored.entries):
             names = {self._name(each.metadata.namespace) for each in self._queue.items()}
@@ -208,7 +208,7 @@ class Turns:
         self._stored, self._groups = stored, groups
         return is_new
 
-    def _tell(self, problems: tuple[str, ...]) -> None:
+    def _log_problems(self, problems: tuple[str, ...]) -> None:
         if problems != self._problems:
             self._problems = problems
             for problem in problems:

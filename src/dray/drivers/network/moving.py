@@ -2,8 +2,8 @@
 
 `attach` gives an interface to the namespace of a process, renames it, sets address,
 MTU and routes, and pins the namespace with a bind mount, so that it outlives the
-container: a physical interface would fall back to the host when its namespace dies,
-a virtual one would die with it. `detach` fetches the interface from the pinned
+container: a physical interface would fall back to the host when its namespace is removed,
+a virtual one would be removed with it. `detach` fetches the interface from the pinned
 namespace, gives it its old name, and removes the pin.
 
 Both are idempotent: done twice, or after a crash in between, they end in the same
@@ -180,7 +180,7 @@ def detach(move: Move, pins: Path = PINS) -> None:
     """Fetch the interface back to the host and remove the pin; nothing to fetch is fine."""
     pin_file = pins / move.key
     if is_namespace(pin_file):
-        in_namespace(pin_file, lambda inside: _send_home(inside, move))
+        in_namespace(pin_file, lambda inside: _return_to_host(inside, move))
     elif move.mac and move.container_name != move.host_name and os.geteuid() == 0:
         # Its namespace died unpinned (a reboot, a driver without shared mounts): the kernel put it back as it was.
         _rename_returned(move)
@@ -197,7 +197,7 @@ def _rename_returned(move: Move) -> None:
             link.link("set", index=index, ifname=move.host_name)
 
 
-def _send_home(inside: Any, move: Move) -> None:
+def _return_to_host(inside: Any, move: Move) -> None:
     index = _index(inside, move.container_name) or _index(inside, move.host_name)
     if index is not None:
         inside.link("set", index=index, state="down")

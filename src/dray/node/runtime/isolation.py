@@ -47,7 +47,7 @@ def wants_private_tmp(pod: RunPod) -> bool:
     return (pod.metadata.annotations or {}).get(PRIVATE_TMP_ANNOTATION) == "true"
 
 
-def tells_edits(pod: RunPod) -> bool:
+def wants_edits(pod: RunPod) -> bool:
     """Return whether a pod wants to know what CDI says of its devices: it runs a container engine."""
     return (pod.metadata.annotations or {}).get(TELL_EDITS_ANNOTATION) == "true"
 

@@ -59,7 +59,7 @@ from dray.node.runtime.isolation import (
     isolated_line,
     isolation_record,
     joining_line,
-    tells_edits,
+    wants_edits,
     wants_isolation,
     wants_private_tmp,
 )
@@ -161,7 +161,7 @@ class ProcessRuntime:
             is_isolated = wants_isolation(credentials, self._own)
             if is_isolated:
                 has_tmp = wants_private_tmp(launch.pod)
-                nodes = [*launch.edits.device_nodes, *(engine_nodes() if tells_edits(launch.pod) else ())]
+                nodes = [*launch.edits.device_nodes, *(engine_nodes() if wants_edits(launch.pod) else ())]
                 record = isolation_record(folder, nodes, credentials, has_private_tmp=has_tmp)
                 write_private_text(folder / _ISOLATION, record)
             elif wants_private_tmp(launch.pod) and not self._has_own_tmp:
@@ -271,7 +271,7 @@ class ProcessRuntime:
         if uid != self._own.uid:
             base = merge_env(base, login_environment(uid))
         env = merge_env([*base, *launch.env, f"DRAY_MOUNTS={json.dumps(mounts)}"], launch.edits.env)
-        if tells_edits(launch.pod):
+        if wants_edits(launch.pod):
             is_isolated = wants_isolation(self._credentials(launch), self._own)
             env.append(f"{EDITS_VARIABLE}={_edits_text(launch.edits, is_isolated=is_isolated)}")
         path = next(variable[5:] for variable in env if variable.startswith("PATH="))

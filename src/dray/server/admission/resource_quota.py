@@ -88,7 +88,7 @@ class ResourceQuota(BasePlugin):
             entries[name] = Entry(placed, usage, self.now() + PENDING_LIFE)
 
     def observe(self, group: str, resource: str, old: JsonObject | None, new: JsonObject | None) -> None:
-        """Follow a committed write on the books that are open."""
+        """Add a committed write to the usage that is kept."""
         self._quotas.observe(group, resource)
         metadata = (new or old or {}).get("metadata") or {}
         entries = self._entries.get((metadata.get("namespace", ""), group, resource))

@@ -1,8 +1,8 @@
 """Service account tokens: signed JSON documents that say which account a process acts for.
 
 A token is bound. It names its audiences, its expiry, the service account (with
-uid) and, when asked, one object: a pod, a node or a secret. It dies with any of
-them, which is why verification reads the current objects on every request. Only
+uid) and, when asked, one object: a pod, a node or a secret. It becomes invalid with
+any of them, which is why verification reads the current objects on every request. Only
 the signature is cached, because it cannot change.
 
 A pod-bound token also tells the node that the pod runs on; the authorisation of

@@ -424,7 +424,7 @@ class FastConnection(asyncio.Protocol):
         elif self._body is None:
             self.close()
         elif not self._connections.is_identified(self):
-            # A stranger's large body is not waited for. The answer is on its way already.
+            # A large body of an unknown sender is not waited for. The answer is on its way already.
             self.pause_reading()
             self._is_closing = True
             self._loop.call_later(SHORT_LINGER, self.abort)

@@ -279,7 +279,7 @@ class _Body:
         return b"".join(pieces)
 
     def release(self) -> None:
-        """Give back what the body took of the budget."""
+        """Return what the body took to the budget."""
         self._budget.give_back(self._charged)
         self._charged = 0
 

@@ -56,7 +56,7 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._handshakes: dict[asyncio.Task[None], socket.socket] = {}  # in order of arrival
-        self._said: dict[str, float] = {}  # what was logged, and when
+        self._logged: dict[str, float] = {}  # what was logged, and when
         self._unix: UnixSocket | None = None
         self._is_closed = False
 
@@ -108,9 +108,9 @@ class Listener:
                 return
             except OSError as problem:
                 if problem.errno not in _NO_RESOURCES:
-                    self._say("accept", f"cannot accept a connection: {problem}")
+                    self._log("accept", f"cannot accept a connection: {problem}")
                     return
-                self._say("resources", f"cannot accept connections for now: {problem.strerror}")
+                self._log("resources", f"cannot accept connections for now: {problem.strerror}")
                 self._loop.remove_reader(listening)
                 self._loop.call_later(PAUSE, self._resume, listening)
                 return
@@ -118,7 +118,7 @@ class Listener:
             is_making_room = not has_room and self._end_oldest_handshake()
             if not has_room and not is_making_room:
                 accepted.close()
-                self._say("limit", f"all {self._connections.limit} connections are in use; closing new ones")
+                self._log("limit", f"all {self._connections.limit} connections are in use; closing new ones")
                 continue
             accepted.setblocking(False)
             self._connections.handshaking += 1
@@ -160,8 +160,8 @@ class Listener:
         finally:
             self._connections.handshaking -= 1
 
-    def _say(self, what: str, text: str) -> None:
+    def _log(self, what: str, text: str) -> None:
         now = self._loop.time()
-        if now >= self._said.get(what, 0.0):
-            self._said[what] = now + SAY_AGAIN
+        if now >= self._logged.get(what, 0.0):
+            self._logged[what] = now + SAY_AGAIN
             log.warning("%s", text)

@@ -2,7 +2,7 @@
 
 A pod that is done, or not yet running, disrupts nobody. Otherwise its budget, if
 it has one, must allow one more disruption, which is written down in the budget
-before the pod dies, so that two evictions cannot share one allowance.
+before the pod is deleted, so that two evictions cannot share one allowance.
 """
 
 from __future__ import annotations

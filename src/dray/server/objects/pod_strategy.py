@@ -87,7 +87,7 @@ def prepare_status(new: JsonObject, old: JsonObject | None, now: str) -> None:
 
 
 def grace_period(pod: JsonObject, wanted: int | None) -> int:
-    """Return how long a pod may take to die: nothing for one that runs nowhere or is done."""
+    """Return how long a pod may take to end: no time for one that runs nowhere or has ended."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in TERMINAL_PHASES:
         return 0

@@ -123,9 +123,9 @@ class FieldManagers:
 class Applier:
     """Answers apply requests."""
 
-    def __init__(self, handlers: Handlers, books: FieldManagers) -> None:
+    def __init__(self, handlers: Handlers, managed_fields: FieldManagers) -> None:
         self._handlers = handlers
-        self._managed_fields = books
+        self._managed_fields = managed_fields
 
     async def apply(self, call: Call) -> Response:
         """Merge a configuration into an object, or create the object from it."""
@@ -209,7 +209,7 @@ class Applier:
         live = None if old is None else versions.outgoing(kind, old, version)
         managed: ManagedFields = read_managed_fields((old or {}).get("metadata", {}).get("managedFields"))
         if live is not None:
-            live = {**live, "metadata": _without_book(live["metadata"])}
+            live = {**live, "metadata": _without_managed_fields(live["metadata"])}
         try:
             merged, managed, changed = self._managed_fields.rules(call).apply(
                 live, config, managed, options.field_manager, environment.timestamp(), force=options.force
@@ -238,7 +238,7 @@ class Applier:
             self._handlers.check_target(call, new)
             drop_duplicate_owners(call, new)
             new = versions.incoming(kind, new, version, environment.now())
-        new["metadata"] = _without_book(new["metadata"])
+        new["metadata"] = _without_managed_fields(new["metadata"])
         if managed:
             new["metadata"]["managedFields"] = write_managed_fields(managed)
         return new
@@ -272,7 +272,7 @@ def manager_of(call: Call) -> str:
     return agent[:_LONGEST_MANAGER] or "unknown"
 
 
-def _without_book(metadata: JsonObject) -> JsonObject:
+def _without_managed_fields(metadata: JsonObject) -> JsonObject:
     return {name: value for name, value in metadata.items() if name != "managedFields"}
 
 

@@ -2,7 +2,7 @@
 
 Generic rules hold for every kind: the server owns identity and times, status has
 its own path, `generation` counts changes of what is wanted. A `Strategy` states
-where a kind differs: who may write what, whether it dies gracefully, what
+where a kind differs: who may write what, whether it is deleted gracefully, what
 deletion answers. One writer per field is enforced here: the functions below take
 from the old object whatever a request may not change.
 """
@@ -38,7 +38,7 @@ class Strategy:
     status_when_deleted: tuple[str, ...] = ()  # versions in which it answers a Status all the same
     creates_on_update: bool = False  # PUT to a free name creates
     dependents: str = "background"  # default propagation: background, orphan or unsupported
-    graceful: bool = False  # dies in two steps, with time in between
+    graceful: bool = False  # deleted in two steps, with time in between
     keeps_status_on_create: bool = False
     status_protects: tuple[str, ...] = ()  # metadata that /status may not change
     counts_generation: bool = True  # where there is a generation: raise it with every change

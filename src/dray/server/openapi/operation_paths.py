@@ -77,7 +77,7 @@ _NAMESPACE = {
 
 
 def group_identifier(group: str) -> str:
-    """Return the group as operation ids spell it.
+    """Return the group as it is written in operation ids.
 
     >>> group_identifier("rbac.authorization.k8s.io"), group_identifier("")
     ('RbacAuthorization', 'Core')

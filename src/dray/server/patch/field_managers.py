@@ -185,7 +185,7 @@ class Ownership:
     ) -> ManagedFields:
         """Return managedFields after a plain write."""
         if not managed and live is not None:
-            return {}  # nobody keeps books for this object; only an apply begins to
+            return {}  # this object has no managed fields; only an apply adds them
         old = live if live is not None else self.empty
         return _capped(self._with_changes(old, new, managed, manager, now))
 

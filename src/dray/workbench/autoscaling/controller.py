@@ -5,7 +5,7 @@ a restart: groups are read from the machines, and a node that was cordoned for i
 
 A removal has two steps, because a scheduler may bind a pod from a cache that is a moment old: the node is cordoned,
 and only when a second look finds it still unused its machine goes. A node that is cordoned by us and not wanted gone
-(anymore) is given back, whoever cordoned it: this process or the one before it.
+(anymore) is uncordoned, whoever cordoned it: this process or the one before it.
 
 A plan that changed nothing is not made again until the pods, nodes or claims that it was made for are others, or a
 minute has gone by: pods that no node can take cost nothing while they wait.
@@ -45,7 +45,7 @@ log = logging.getLogger("dray.autoscale")
 
 LEAVING: Final = "dray.dev/scale-down"  # annotation of a node that is cordoned for its removal
 _REPEAT_SECONDS: Final = 60.0
-_MOST_SAID: Final = 20_000
+_MOST_RECORDED: Final = 20_000
 _MOST_MESSAGE: Final = 1_000
 
 
@@ -64,8 +64,8 @@ class Autoscaler:
     recorder: EventRecorder | None = None
     _idle_since: dict[str, float] = field(default_factory=dict)
     _paused_until: dict[str, float] = field(default_factory=dict)
-    _said: BoundedMap[tuple[str, str], None] = field(
-        default_factory=lambda: BoundedMap(_MOST_SAID)
+    _recorded: BoundedMap[tuple[str, str], None] = field(
+        default_factory=lambda: BoundedMap(_MOST_RECORDED)
     )  # (uid of a pod, message), oldest first
     _fruitless: tuple[object, float] | None = None  # what was planned for in vain, and when
 
@@ -96,7 +96,7 @@ class Autoscaler:
             self.report(
                 f"{increase.group}: {increase.size} -> {increase.size + increase.delta} nodes ({', '.join(names)}), {reason}"
             )
-            self._say(
+            self._record_event(
                 snapshot,
                 increase.pods,
                 "Normal",
@@ -104,7 +104,7 @@ class Autoscaler:
                 f"pod triggered scale-up: {increase.group} {increase.size}->{increase.size + increase.delta} (max: {increase.most})",
             )
         for each in plan.unserved:
-            self._say(snapshot, [each.pod], "Normal", "NotTriggerScaleUp", _why_not(each))
+            self._record_event(snapshot, [each.pod], "Normal", "NotTriggerScaleUp", _why_not(each))
         await self._remove(snapshot, [each for each in plan.removals if not each.is_failure])
         return plan
 
@@ -209,16 +209,18 @@ class Autoscaler:
 
     # --- events -------------------------------------------------------------------
 
-    def _say(self, snapshot: Snapshot, pods: Collection[str], kind: str, reason: str, message: str) -> None:
+    def _record_event(
+        self, snapshot: Snapshot, pods: Collection[str], kind: str, reason: str, message: str
+    ) -> None:
         """Record an event on pods, each message once for each pod."""
         if self.recorder is None or not pods:
             return
         known = pods_by_key(snapshot)
         for key in pods:
             pod: Pod | None = known.get(key)
-            if pod is None or (pod.metadata.uid, message) in self._said:
+            if pod is None or (pod.metadata.uid, message) in self._recorded:
                 continue
-            self._said[pod.metadata.uid, message] = None
+            self._recorded[pod.metadata.uid, message] = None
             self.recorder.record(PODS, pod.metadata, kind, reason, message)
 
 

@@ -248,7 +248,7 @@ def _check_devices(facts: ClusterFacts) -> Iterator[Finding]:
                 "devices-all-tainted",
                 f"pool {driver}/{pool}",
                 f"{len(rows)} of {len(rows)} devices have a taint: {join_names(keys)}",
-                "heal the hardware, or remove the DeviceTaintRule (`kubectl get devicetaintrules`)",
+                "repair the hardware, or remove the DeviceTaintRule (`kubectl get devicetaintrules`)",
             )
     for driver, nodes_by_version in versions.items():
         if len(nodes_by_version) > 1:

@@ -182,7 +182,7 @@ class RolloutDriver:
                 await self._write(rollout, after)
             except Conflict:
                 return rollout
-        self._say(after)
+        self._log(after)
         for action in actions:
             await self._act(action, spec, snapshot, targets, pods, daemon_set)
         return msgspec.structs.replace(rollout, status=after)
@@ -228,7 +228,7 @@ class RolloutDriver:
         }
         await self.client.update(ROLLOUTS, self.name, body, subresource="status")
 
-    def _say(self, status: api.DriverRolloutStatus) -> None:
+    def _log(self, status: api.DriverRolloutStatus) -> None:
         for node in status.nodes:
             text = f"{node.step}{' (reverting)' if node.reverting and node.step != rollout_plan.REVERTED else ''}"
             why = node.evidence if node.step == rollout_plan.FAILED or node.reverting else ""

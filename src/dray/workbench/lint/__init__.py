@@ -79,8 +79,8 @@ class _Run:
             self._check_file(file, data)
         known = Known.of((_stored(judged) for _, judged in self.judged), self.cluster)
         for position, (document, judged) in enumerate(self.judged):
-            self._tell(position, document, check_references(judged, known, self.namespace))
-            self._tell(position, document, check_class_extended(_stored(judged), known))
+            self._add(position, document, check_references(judged, known, self.namespace))
+            self._add(position, document, check_class_extended(_stored(judged), known))
         if self.cluster is not None:
             self._check_against(known, self.cluster)
         order = {file: number for number, file in enumerate(files)}
@@ -91,13 +91,13 @@ class _Run:
         try:
             documents = read_documents(file, data)
         except SyntaxProblem as problem:
-            self._tell_syntax(file, data, problem)
+            self._add_syntax_problem(file, data, problem)
             return
         for document in documents:
             self.report.objects += 1
             value = document.value
             if not isinstance(value, dict) or not value.get("kind"):
-                self._tell(
+                self._add(
                     None,
                     document,
                     [
@@ -115,13 +115,13 @@ class _Run:
             if judged.stored is not None:
                 position = len(self.judged)
                 self.judged.append((document, judged))
-            self._tell(
+            self._add(
                 position,
                 document,
                 (from_placeholder(each, value_at(value, each.path)) for each in judged.problems),
             )
 
-    def _tell_syntax(self, file: str, data: bytes, problem: SyntaxProblem) -> None:
+    def _add_syntax_problem(self, file: str, data: bytes, problem: SyntaxProblem) -> None:
         text = data.decode("utf-8", "replace")
         code, message, hint = unparsed(text, problem.line) or ("syntax", str(problem), "")
         if code not in self.ignored:
@@ -132,7 +132,7 @@ class _Run:
     def _check_against(self, known: Known, cluster: Snapshot) -> None:
         devices = Devices(cluster)
         for position, (document, judged) in enumerate(self.judged):
-            self._tell(position, document, check_selectors(_stored(judged), known, devices, self.features))
+            self._add(position, document, check_selectors(_stored(judged), known, devices, self.features))
         if not cluster.nodes or not devices.inputs:
             return
         sound = [
@@ -141,7 +141,7 @@ class _Run:
         fitting = Fitting(cluster, sound)
         for position, (document, judged) in enumerate(self.judged):
             if position not in self.wrong:
-                self._tell(position, document, fitting.check_claim(_stored(judged)))
+                self._add(position, document, fitting.check_claim(_stored(judged)))
         for position, (document, judged) in enumerate(self.judged):
             if position in self.wrong:
                 continue
@@ -159,9 +159,7 @@ class _Run:
                 }
                 if not self._has_hopeless_claims(pod):
                     problems = fitting.check_pod(pod)
-                    self._tell(
-                        position, document, (replace(p, path=template.below(p.path)) for p in problems)
-                    )
+                    self._add(position, document, (replace(p, path=template.below(p.path)) for p in problems))
 
     def _has_hopeless_claims(self, pod: JsonObject) -> bool:
         """Return whether a claim of the pod was already found wanting: one finding is enough."""
@@ -176,7 +174,7 @@ class _Run:
                 return True
         return False
 
-    def _tell(self, position: int | None, document: Document, problems: Iterable[Problem]) -> None:
+    def _add(self, position: int | None, document: Document, problems: Iterable[Problem]) -> None:
         for problem in problems:
             if position is not None and (problem.severity == ERROR or problem.code in _HOPELESS):
                 self.wrong.add(position)

@@ -49,7 +49,7 @@ def from_placeholder(problem: Problem, value: Any) -> Problem:
         for style in styles:
             found = style.pattern.search(text)
             if found is not None:
-                return replace(problem, code="template", message=_told(found[0], style), hint=style.hint)
+                return replace(problem, code="template", message=_message(found[0], style), hint=style.hint)
     return problem
 
 
@@ -64,7 +64,7 @@ def unparsed(text: str, line: int) -> tuple[str, str, str] | None:
     near = text.split("\n")[max(0, line - 2) : line]
     found = _SHELL.pattern.search("\n".join(near))
     if found is not None:
-        return "template", _told(found[0], _SHELL), _SHELL.hint
+        return "template", _message(found[0], _SHELL), _SHELL.hint
     if any(map(_LEFT_OUT.match, near)):
         return (
             "syntax",
@@ -74,5 +74,5 @@ def unparsed(text: str, line: int) -> tuple[str, str, str] | None:
     return None
 
 
-def _told(placeholder: str, style: _Style) -> str:
+def _message(placeholder: str, style: _Style) -> str:
     return f"{placeholder} was not filled in: this is {style.name}, not a manifest"
