@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -50,8 +51,15 @@ def compare_cel(upstream: UpstreamPrograms, seeds: range) -> Found:
             ours = repr(problem)
         if want[3].startswith("PANIC") and isinstance(ours, tuple):
             continue  # upstream has no answer: cel-go itself panics while compiling
-        if ours != want:
+        if _without_drawn(ours) != _without_drawn(want):
             yield {"seed": seed, "expression": expression, "upstream": want, "dray": ours}
+
+
+def _without_drawn(value: object) -> object:
+    """Return an answer without the numbers of type variables: asked twice, upstream itself says others."""
+    if isinstance(value, tuple):
+        return tuple(map(_without_drawn, value))
+    return re.sub(r"\b_var\d+", "_var", value) if isinstance(value, str) else value
 
 
 def compare_allocator(upstream: UpstreamPrograms, seeds: range) -> Found:

@@ -15,6 +15,7 @@ from string import ascii_letters, digits
 from typing import Final
 
 from dray.api.caching import cached_by_text
+from dray.api.quoting import quote_go
 
 __all__ = ["Semver", "SemverError", "parse_semver"]
 
@@ -109,15 +110,9 @@ def parse_semver(text: str, *, normalize: bool = False) -> Semver:
     return Semver(major, minor, last, prerelease, build)
 
 
-def _quoted(text: str) -> str:
-    """Quote a text as Go does."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in escaped) + '"'
-
-
 def _number(text: str, name: str) -> int:
     if not _DIGITS.issuperset(text):
-        raise SemverError(f"Invalid character(s) found in {name.lower()} number {_quoted(text)}")
+        raise SemverError(f"Invalid character(s) found in {name.lower()} number {quote_go(text)}")
     if len(text) > 1 and text[0] == "0":
         raise SemverError(f'{name} number must not contain leading zeroes "{text}"')
     return _uint64(text)
@@ -155,7 +150,7 @@ def _uint64(text: str) -> int:
 def _normalized(text: str) -> str:
     parts = text.removeprefix("v").split(".", 2)
     for index, part in enumerate(parts):
-        if len(part) > 1:
+        if len(part.encode(errors="replace")) > 1:  # in bytes, as upstream counts: ä is two
             trimmed = part.lstrip("0")
             parts[index] = trimmed if trimmed[:1] in _DIGITS else "0" + trimmed
     if len(parts) < 3:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from dray.cel.urls import quote_go
+from dray.api.quoting import quote_go
 
 _HEX = frozenset("0123456789abcdefABCDEF")
 _BYTES = 16  # of an IPv6 address

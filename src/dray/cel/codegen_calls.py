@@ -220,7 +220,7 @@ class CallWriter(AccessWriter):
     def _function(self, node: Call, scope: Scope, result: CelType | None = None) -> Code:
         arguments = ([] if node.target is None else [node.target]) + node.args
         position = PATTERN_ARGUMENT.get(node.function, len(arguments))
-        constant_pattern = position < len(arguments) and constant_value(arguments[position]) is not MISSING
+        constant_pattern = position < len(arguments) and isinstance(constant_value(arguments[position]), str)
         run = implementation(node.function, node.overloads, constant_pattern=constant_pattern)
         folded = self._folded(node, run, arguments)
         if folded is not None:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from dray.api.quantity import Quantity, QuantityError, parse_quantity
+from dray.api.quoting import quote_go
 from dray.api.semver import Semver, SemverError, parse_semver
 from dray.cel.addresses import address_problem, prefix_problem
 from dray.cel.declarations import FORMAT_NAMES
 from dray.cel.errors import Fault, no_such_overload
 from dray.cel.formats import validate
-from dray.cel.urls import UrlError, parse_url, quote_go
+from dray.cel.urls import UrlError, parse_url
 from dray.cel.values import NOTHING, Cidr, Format, Ip, Optional, QuantitySum, Url
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

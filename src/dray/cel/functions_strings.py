@@ -89,7 +89,12 @@ def find_all(text: str, pattern: str, limit: int = -1) -> list[object]:
     compiled = _searched(pattern)
     if limit == 0:
         return found
+    last_end = -1
     for match in compiled.finditer(text):
+        start, end = match.span()
+        if start == end == last_end:
+            continue  # nothing, directly after a match, counts as no match of its own
+        last_end = end
         found.append(match.group())
         if len(found) == limit:
             break

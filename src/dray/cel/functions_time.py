@@ -7,9 +7,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from dray.api.quoting import quote_go
 from dray.cel.errors import Fault
 from dray.cel.operators import MAX_TIME, MIN_TIME
-from dray.cel.urls import quote_go
 from dray.cel.values import INT64_MAX, NANOS, Duration, Timestamp
 
 _UNITS = {

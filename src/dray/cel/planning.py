@@ -109,7 +109,8 @@ def _call(node: Call) -> Step:
         if optimized is not None:
             return optimized
     position = PATTERN_ARGUMENT.get(node.function, len(args))
-    constant_pattern = position < len(args) and isinstance(args[position], Constant)
+    pattern = args[position] if position < len(args) else None
+    constant_pattern = isinstance(pattern, Constant) and isinstance(pattern.value, str)
     run = implementation(node.function, node.overloads, constant_pattern=constant_pattern)
     step = CallStep(node.id, node.function, overload, args, run)
     return _folded(step)
