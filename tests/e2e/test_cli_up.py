@@ -3,11 +3,13 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 
 import aiohttp
 import pytest
@@ -142,6 +144,33 @@ def test_the_commands_around_run(up):
     assert up.dray("wait", "second")[0] == 6
     assert up.dray("attach", "second")[0] == 6
     assert up.dray("stop", "second")[0] == 0
+
+
+def test_kubectl_forwards_a_port_of_a_pod(up):
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("needs kubectl 1.31 or newer")
+    port = up.data / "port"
+    program = (
+        "import http.server as h,sys;s=h.HTTPServer(('127.0.0.1',0),h.SimpleHTTPRequestHandler);"
+        "open(sys.argv[1],'w').write(f'{s.server_port} ');s.serve_forever()"
+    )
+    command = ["run", "--detach", "--name", "web", "--", sys.executable, "-c", program, str(port)]
+    assert up.dray(*command)[0] == 0
+    up.eventually(lambda: port.exists() and port.read_text().endswith(" "))
+    line = [kubectl, "--kubeconfig", str(up.data / "admin.kubeconfig"), "port-forward", "pod/web"]
+    forwarding = subprocess.Popen(
+        [*line, f":{port.read_text().strip()}"], stdout=subprocess.PIPE, text=True, env=up.environment
+    )
+    try:
+        address = forwarding.stdout.readline().split()[2]
+        for _ in range(3):
+            with urllib.request.urlopen(f"http://{address}/", timeout=60) as answer:
+                assert answer.status == 200
+    finally:
+        forwarding.terminate()
+        forwarding.communicate(timeout=60)
+        up.dray("stop", "--now", "web")
 
 
 def test_nothing_of_a_node_is_readable_by_others(up):

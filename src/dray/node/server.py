@@ -1,4 +1,4 @@
-"""The node's HTTPS server: logs for `kubectl logs`, `kubectl exec` and `kubectl attach`, health and metrics.
+"""The node's HTTPS server: logs for `kubectl logs`, `kubectl exec`, `attach` and `port-forward`, health and metrics.
 
 The API server finds it through the node's status (address and port) and passes
 requests on to it. Every call is authenticated and authorised before its handler runs
@@ -28,7 +28,17 @@ from dray.api.parsing import load_json
 from dray.api.pod_logs import parse_boolean, parse_log_options, validate_log_options
 from dray.node.access import Access, AccessError
 from dray.node.logs import LogQuery, read_log
+from dray.node.machine import PodMachine
 from dray.node.pods import PodRunner
+from dray.node.port_forward import (
+    CHANNELS,
+    SPDY,
+    SpdyTunnel,
+    Streams,
+    carry_channels,
+    connect_to_pod,
+    parse_ports,
+)
 from dray.node.runtime import ContainerId, StartError
 from dray.node.runtime.terminal import TerminalProcess
 
@@ -76,6 +86,7 @@ class NodeServer:
         for verb in ("GET", "POST"):
             app.router.add_route(verb, "/exec/{namespace}/{pod}/{container}", self._exec)
             app.router.add_route(verb, "/attach/{namespace}/{pod}/{container}", self._attach_to)
+            app.router.add_route(verb, "/portForward/{namespace}/{pod}", self._forward_ports)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         if self._client_ca is None:
@@ -137,14 +148,20 @@ class NodeServer:
         ]  # fmt: skip
         return web.json_response({"kind": "PodList", "apiVersion": "v1", "items": items})
 
-    def _container(self, request: web.Request) -> tuple[Any, Any]:
-        namespace, pod, name = (request.match_info[key] for key in ("namespace", "pod", "container"))
+    def _pod(self, request: web.Request) -> PodMachine:
+        namespace, pod = request.match_info["namespace"], request.match_info["pod"]
         machine = self._pods.find(namespace, pod)
         if machine is None:
             raise web.HTTPNotFound(text=f'pod "{pod}" not found in namespace "{namespace}"\n')
+        return machine
+
+    def _container(self, request: web.Request) -> tuple[PodMachine, Any]:
+        machine, name = self._pod(request), request.match_info["container"]
         state = machine.find(name)
         if state is None:
-            raise web.HTTPNotFound(text=f'container "{name}" not found in pod "{pod}"\n')
+            raise web.HTTPNotFound(
+                text=f'container "{name}" not found in pod "{machine.pod.metadata.name}"\n'
+            )
         return machine, state
 
     async def _get_logs(self, request: web.Request) -> web.StreamResponse:
@@ -235,6 +252,40 @@ class NodeServer:
         await _show_log(socket, self._pods.log_path(pod, name, state.attempt), over)
         await socket.close()
         return socket
+
+    async def _forward_ports(self, request: web.Request) -> web.StreamResponse:
+        """Carry connections to ports on which processes of the pod listen."""
+        machine = self._pod(request)
+        if request.headers.get("Upgrade", "").lower() != "websocket":
+            raise web.HTTPBadRequest(
+                text="this node speaks portforward over websockets only (kubectl 1.31 or newer)\n"
+            )
+        uid, runtime = machine.pod.metadata.uid, self._pods.runtime
+        if not runtime.first_processes(uid):
+            raise web.HTTPBadRequest(text=f'pod "{machine.pod.metadata.name}" has no running container\n')
+        socket = web.WebSocketResponse(
+            protocols=(SPDY, CHANNELS), max_msg_size=_MESSAGE_BYTES, heartbeat=_PING_SECONDS
+        )
+        wants_spdy = SPDY in request.headers.get("Sec-WebSocket-Protocol", "")
+        ports = [] if wants_spdy else _ports(request)
+        await socket.prepare(request)
+
+        async def connect(port: int) -> Streams:
+            return await connect_to_pod(runtime.first_processes(uid), port)
+
+        if wants_spdy:
+            await SpdyTunnel(socket, connect).run()
+        else:
+            await carry_channels(socket, ports, connect)
+        await socket.close()
+        return socket
+
+
+def _ports(request: web.Request) -> list[int]:
+    try:
+        return parse_ports(request.query.getall("ports", []))
+    except ValueError as problem:
+        raise web.HTTPBadRequest(text=f"{problem}\n") from None
 
 
 async def _show_log(socket: web.WebSocketResponse, path: Path, over: asyncio.Event) -> None:

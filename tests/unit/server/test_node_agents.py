@@ -244,6 +244,27 @@ async def test_both_times_exclude_each_other():
         )
 
 
+async def test_ports_are_asked_of_the_pod_and_not_of_a_container(tmp_path):
+    seen = []
+
+    async def answer(request):
+        seen.append((request.path, dict(request.query), request.headers["Sec-WebSocket-Protocol"]))
+        socket = web.WebSocketResponse(protocols=("SPDY/3.1+portforward.k8s.io",))
+        await socket.prepare(request)
+        async for message in socket:
+            await socket.send_bytes(message.data)
+        return socket
+
+    async with exec_through(tmp_path, answer) as (session, url):
+        url = url.replace("/exec?command=id", "/portforward?ports=80&evil=x")
+        async with session.ws_connect(url, protocols=["SPDY/3.1+portforward.k8s.io"]) as socket:
+            await socket.send_bytes(b"a frame")
+            assert (await socket.receive()).data == b"a frame"
+        async with session.get(url) as refused:
+            assert (refused.status, "kubectl 1.31" in await refused.text()) == (400, True)
+    assert seen == [("/portForward/default/p", {"ports": "80"}, "SPDY/3.1+portforward.k8s.io")]
+
+
 # --- exec -----------------------------------------------------------------------------------------
 
 

@@ -112,6 +112,10 @@ class Runtime(Protocol):
         """Start a command inside the container on a terminal, for `kubectl exec -t`; raise StartError."""
         ...
 
+    def first_processes(self, pod_uid: str) -> list[int]:
+        """Return the processes below which all others of the pod's running containers are."""
+        ...
+
     def write_log(self, pod_uid: str, message: str) -> None:
         """Add a line to the logs of the pod's running containers, where the runtime writes them itself."""
         ...

@@ -55,6 +55,10 @@ class NoneRuntime:
         """Succeed: there is nobody to ask."""
         return ExecResult(0, b"")
 
+    def first_processes(self, pod_uid: str) -> list[int]:
+        """There are no processes."""
+        return []
+
     async def open_exec(self, id: ContainerId, command: Sequence[str]) -> asyncio.subprocess.Process:
         """Refuse: there is nothing to enter."""
         raise StartError("NotSupported", "this node runs containers in name only (runtime none)")

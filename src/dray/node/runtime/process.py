@@ -439,6 +439,10 @@ class ProcessRuntime:
 
     # --- the rest ---------------------------------------------------------------
 
+    def first_processes(self, pod_uid: str) -> list[int]:
+        """Return the shims of a pod's running containers."""
+        return [running.pid for id, running in self._running.items() if id.pod_uid == pod_uid]  # noqa: A001
+
     async def run_in(self, id: ContainerId, command: Sequence[str], timeout_seconds: float) -> ExecResult:
         """Run a command in the container's environment and directory."""
         process = await self.open_exec(id, command)

@@ -53,30 +53,37 @@ class NodeAgents:
             self._session = None
 
     async def forward(self, call: Call, pod: JsonObject) -> Response:
-        """Answer pods/log, pods/exec and pods/attach."""
+        """Answer pods/log, pods/exec, pods/attach and pods/portforward."""
         return await self.logs(call, pod) if call.route.subresource == "log" else self.tunnel(call, pod)
 
     async def logs(self, call: Call, pod: JsonObject) -> Response:
         """Return a container's log, as it grows when the client follows it."""
         options = _log_options(call, pod)
-        url = self._url(pod, "containerLogs", options.container, log_query(options))
+        container = container_of(pod, options.container)
+        url = self._url(pod, "containerLogs", log_query(options), container)
         return await self._forward(url, is_followed=options.follow)
 
     def tunnel(self, call: Call, pod: JsonObject) -> Response:
-        """Join the client with a command that the node's agent runs in a container, or with its output."""
+        """Join the client with a command that the node's agent runs in a container, its output, or ports of a pod."""
         action = call.route.subresource
         if call.request.header("upgrade").lower() != "websocket":
+            newer = "1.31" if action == "portforward" else "1.30"
             raise errors.bad_request(
-                f"{action} is spoken over websockets here; kubectl 1.30 or newer does so by itself"
+                f"{action} is spoken over websockets here; kubectl {newer} or newer does so by itself"
             )
         if action == "exec" and not call.request.all("command"):
             raise errors.bad_request("you must specify at least 1 command for the container")
+        if action == "portforward":
+            ports = [(key, value) for key, value in call.request.query if key == "ports"]
+            return Response(101, tunnel=Tunnel(self._url(pod, "portForward", ports), self._tls))
         query = [(key, value) for key, value in call.request.query if key in _EXEC_WORDS]
-        url = self._url(pod, action, call.request.first("container"), query)
-        return Response(101, tunnel=Tunnel(url, self._tls))
+        container = container_of(pod, call.request.first("container"))
+        return Response(101, tunnel=Tunnel(self._url(pod, action, query, container), self._tls))
 
-    def _url(self, pod: JsonObject, action: str, wanted: str, query: Iterable[tuple[str, str]]) -> URL:
-        container = container_of(pod, wanted)
+    def _url(
+        self, pod: JsonObject, action: str, query: Iterable[tuple[str, str]], container: str = ""
+    ) -> URL:
+        """Return what to ask the agent of the pod's node about the pod, or about a container of it."""
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         node_name = (pod.get("spec") or {}).get("nodeName")
         if not node_name:
@@ -85,7 +92,7 @@ class NodeAgents:
         if node is None:
             raise errors.not_found("", "nodes", node_name)
         host, port = address_of(node)
-        path = f"/{action}/{namespace}/{name}/{container}"
+        path = f"/{action}/{namespace}/{name}" + (f"/{container}" if container else "")
         return URL.build(scheme="https", host=host, port=port, path=path, query=list(query))
 
     async def _forward(self, url: URL, *, is_followed: bool) -> Response:

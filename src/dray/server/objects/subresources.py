@@ -73,7 +73,7 @@ class Subresources:
                 return await self._token(call)
             case "log":
                 return await self._node_proxy(call, self._found(call))
-            case "exec" | "attach":
+            case "exec" | "attach" | "portforward":
                 pod = self._found(call)
                 await self._admit_connection(call)
                 return await self._node_proxy(call, pod)
