@@ -258,3 +258,18 @@ async def _delete_group(cluster, name):
     await cluster.client.patch(kinds.POD_GROUPS, name, patch, cluster.namespace)
     await cluster.client.delete(kinds.POD_GROUPS, name, cluster.namespace)
     cluster._made = [each for each in cluster._made if each[0] != kinds.POD_GROUPS]
+
+
+async def test_a_pod_with_which_a_gang_could_not_start_is_tried_again(peer):
+    async with Cluster(peer) as cluster:
+        await cluster.node("a", allocatable={"cpu": "2"})
+        await _group(cluster, "gang", 2)
+        # It comes first, so it is the one for which the gang is decided.
+        for name, cpu in (("first", "4"), ("g0", "1"), ("g1", "1")):
+            resources = {"requests": {"cpu": cpu}}
+            await cluster.pod(name, resources=resources, schedulingGroup={"podGroupName": "gang"})
+        await cluster.start_scheduler(features=FEATURES)
+        assert [await cluster.bound(name) for name in ("g0", "g1")] == ["a", "a"]
+        await cluster.refused("first", words="insufficient cpu")
+        await cluster.node("b", allocatable={"cpu": "4"})
+        assert await cluster.bound("first") == "b"

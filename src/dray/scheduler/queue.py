@@ -147,7 +147,7 @@ class SchedulingQueue(Generic[T]):
     # --- trying ---------------------------------------------------------------
 
     def pop(self, now: float) -> Entry[T] | None:
-        """Hand out the pod to try next, or None. Settle it with `done`, `mark_unschedulable` or `back_off`."""
+        """Hand out the pod to try next, or None. Settle it with `done`, `mark_unschedulable`, `back_off` or `put_back`."""
         while self._backoff and self._backoff[0][0] <= now:
             _, _, entry = heapq.heappop(self._backoff)
             if entry.place == "backoff":
@@ -227,6 +227,11 @@ class SchedulingQueue(Generic[T]):
         self._ticket += 1
         heapq.heappush(self._backoff, (entry.ready_at, self._ticket, entry))
         self._wake_next(entry.equivalence_key)
+
+    def put_back(self, entry: Entry[T]) -> None:
+        """The pod that was handed out was not judged: it is to be tried again."""
+        if self._entries.get(entry.key) is entry:
+            self._activate(entry)
 
     def restore(self, entry: Entry[T], now: float, seconds: float) -> None:
         """Bring back a pod that was `done` but whose commit failed."""

@@ -76,6 +76,17 @@ def test_a_failure_delays_longer_each_time():
     assert queue.next_time() == 3.0
 
 
+def test_a_pod_that_is_put_back_is_tried_at_once():
+    queue = queue_of("a")
+    entry = queue.pop(0)
+    queue.put_back(entry)
+    assert queue.pop(0) is entry
+    assert entry.failures == 0
+    queue.remove("a")
+    queue.put_back(entry)
+    assert queue.pop(0) is None
+
+
 def test_a_failed_commit_brings_the_pod_back():
     queue = queue_of("a")
     entry = queue.pop(0)
@@ -106,7 +117,9 @@ def test_sleeping_too_long_is_noticed():
 
 _steps = st.lists(
     st.tuples(
-        st.sampled_from(["add", "pop", "done", "mark_unschedulable", "back_off", "remove", "wake", "time"]),
+        st.sampled_from(
+            ["add", "pop", "done", "mark_unschedulable", "back_off", "put_back", "remove", "wake", "time"]
+        ),
         st.integers(min_value=0, max_value=5),
         st.sampled_from([b"x", b"y"]),
     ),
@@ -127,7 +140,7 @@ def test_no_pod_is_ever_lost(steps):
             entry = queue.pop(now)
             if entry is not None:
                 out.append(entry)
-        elif step in ("done", "mark_unschedulable", "back_off") and out:
+        elif step in ("done", "mark_unschedulable", "back_off", "put_back") and out:
             entry = out.pop(0)
             alive = queue.get(entry.key) is entry
             if step == "done":
@@ -136,6 +149,8 @@ def test_no_pod_is_ever_lost(steps):
                     expected.discard(entry.key)
             elif step == "mark_unschedulable":
                 queue.mark_unschedulable(entry, DEVICES, "no", now)
+            elif step == "put_back":
+                queue.put_back(entry)
             else:
                 queue.back_off(entry, now)
         elif step == "remove":

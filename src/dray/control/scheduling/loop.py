@@ -376,8 +376,7 @@ class SchedulingLoop:
     async def _evaluate(self, entry: Entry[Pod], pending: PendingWork) -> None:
         """Do what a decision waits for in a thread, while other pods are decided; then try the pod again."""
         await self._pace.finish(entry.key, pending)
-        entry.failures -= 1  # it was no failure
-        self.informers.queue.back_off(entry, asyncio.get_running_loop().time(), 0.0)
+        self.informers.queue.put_back(entry)
         self._changed.set()
 
     def _explained(self, refusal: Unplaceable) -> str:
@@ -409,6 +408,8 @@ class SchedulingLoop:
             self._no_longer_waits(key, placed.pod)
             self.reporter.placed(placed.pod)
             entries.append(member)
+        if entry not in entries:
+            self.informers.queue.put_back(entry)  # its gang starts without it
         self.statistics.placed += len(decision)
         self._commits += 1
         self._start(self._commit(entries, decision))
