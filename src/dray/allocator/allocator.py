@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from operator import itemgetter
 
 import msgspec
 
@@ -540,7 +539,7 @@ class Allocator:
 
     def _by_policy(self, query: CachedQuery, plans: Iterable[Plan], policy: Policy) -> list[Plan]:
         """Choose the devices anew by the policy, and put the best nodes first."""
-        scored: list[tuple[float, Plan]] = []
+        scored: list[Plan] = []
         builders: dict[int, AllocationBuilder] = {}  # by identity: equal nodes share one outcome
         for plan in plans:
             view = self.view(plan.node)
@@ -551,9 +550,9 @@ class Allocator:
             if builder is None:
                 builder = AllocationBuilder(query.compiled, found.outcome, self.new_share_id)
                 builders[id(found)] = builder
-            scored.append((-found.score, Plan(plan.node, plan.steps, view, builder.build)))
-        scored.sort(key=itemgetter(0))
-        return [plan for _, plan in scored]
+            scored.append(Plan(plan.node, plan.steps, view, builder.build, found.score))
+        scored.sort(key=lambda plan: -plan.score)
+        return scored
 
 
 def _error(found: FatalFound, view: NodeView, claims: Sequence[ResourceClaim]) -> AllocationError:

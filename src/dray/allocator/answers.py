@@ -65,12 +65,18 @@ class Plan:
     back through `Allocator.set_claim`.
     """
 
-    __slots__ = ("_allocations", "_make", "_view", "node", "steps")
+    __slots__ = ("_allocations", "_make", "_view", "node", "score", "steps")
 
     def __init__(
-        self, node: str, steps: int, view: object, make: Callable[[object], tuple[AllocationResult, ...]]
+        self,
+        node: str,
+        steps: int,
+        view: object,
+        make: Callable[[object], tuple[AllocationResult, ...]],
+        score: float = 0.0,
     ) -> None:
         self.node = node
+        self.score = score  # how good the policy finds the node with these devices; 0 without a policy
         self.steps = steps  # search steps spent; 0 when an equal node had been answered before
         self._view = view  # the node as it was when the plan was made
         self._make = make

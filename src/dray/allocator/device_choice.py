@@ -16,6 +16,7 @@ for places.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -179,32 +180,31 @@ class Partitions:
         self._room_by_set: dict[int, int] = {}
         if not wanted:
             return
-        self._totals = _counter_totals(problem)
-        members: dict[int, int] = {}
-        for counter_set in problem.counter_set_of:
-            members[counter_set] = members.get(counter_set, 0) + 1
+        members = Counter(problem.counter_set_of)
         parts = dict.fromkeys(members, 0.0)
-        for counter, counter_set in enumerate(problem.counter_set_of):
-            parts[counter_set] += self._part(counter, problem.counters[counter]) / members[counter_set]
+        scale: list[float] = []  # counter -> what one nano of it is of its set
+        counters = zip(problem.counter_set_of, problem.counters, _counter_totals(problem), strict=True)
+        for counter_set, left, total in counters:
+            scale.append(1.0 / (total * members[counter_set]) if total > 0 else 0.0)
+            parts[counter_set] += left * scale[-1]
         touched = {problem.counter_set_of[c] for p in wanted for c, _ in problem.draws[p]}
         self._room_by_set = {s: max(0, round(parts[s] * WHOLE)) for s in sorted(touched)}
-        self._possible: dict[
-            int, list[tuple[int, int]]
-        ] = {}  # counter -> (nanos, position) of those possible
+        # Counter -> (nanos, position) of the devices that are possible.
+        self._possible: dict[int, list[tuple[int, int]]] = {}
         self._size: dict[int, float] = {}
         for position, draws in problem.draws.items():
-            if problem.dedicated >> position & 1 or any(problem.counters[c] < n for c, n in draws):
+            if problem.dedicated >> position & 1:
                 continue
-            self._size[position] = sum(
-                self._part(c, n) / members[problem.counter_set_of[c]] for c, n in draws
-            )
+            size = 0.0
             for counter, nanos in draws:
-                self._possible.setdefault(counter, []).append((nanos, position))
+                if problem.counters[counter] < nanos:
+                    break
+                size += nanos * scale[counter]
+            else:
+                self._size[position] = size
+                for counter, nanos in draws:
+                    self._possible.setdefault(counter, []).append((nanos, position))
         self._blocked: dict[tuple[int, int], int] = {}  # (counter, left) -> devices that want more
-
-    def _part(self, counter: int, nanos: int) -> float:
-        total = self._totals[counter]
-        return nanos / total if total > 0 else 0.0
 
     def rooms(self) -> tuple[int, ...]:
         """Return the rooms of the counter sets that wanted devices draw from."""

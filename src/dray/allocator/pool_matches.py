@@ -48,16 +48,53 @@ class SubrequestMatches:
         self.needs: dict[int, Need] = {}  # bit -> what would be taken
 
 
+Draws = tuple[tuple[int, int], ...]  # (counter, nanos)
+CounterNames = tuple[tuple[str, ...], ...]  # a counter set and its counters
+
+
+class CounterNumbering:
+    """The counters of a pool in a row, and what each device draws from them; the same for equal pools."""
+
+    __slots__ = ("draws", "group_sets", "names")
+
+    def __init__(self, names: CounterNames, view: PoolView) -> None:
+        self.names = names
+        numbers: dict[tuple[str, str], int] = {}
+        for set_name, *counters in names:
+            for name in counters:
+                numbers[set_name, name] = len(numbers)
+        sets = {each[0]: number for number, each in enumerate(names)}
+        self.draws: dict[int, Draws] = {}  # bit -> counters
+        self.group_sets: dict[int, tuple[tuple[int, frozenset[str]], ...]] = {}  # bit -> (set, groups)
+        for bit in range(len(view.devices)):
+            if view.consumers >> bit & 1:
+                consumes = view.devices[bit].consumes
+                self.draws[bit] = tuple(
+                    [(numbers[c.counter_set, name], nanos) for c in consumes for name, nanos in c.counters]
+                )
+                self.group_sets[bit] = tuple([(sets[c.counter_set], c.groups) for c in consumes])
+
+
 class PoolMatches:
     """All subrequests and constraints of a query on one pool."""
 
-    __slots__ = ("consumers", "number", "shared", "subrequests", "symmetry_classes", "values", "wanted")
+    __slots__ = (
+        "consumers",
+        "number",
+        "numbering",
+        "shared",
+        "subrequests",
+        "symmetry_classes",
+        "values",
+        "wanted",
+    )
 
     def __init__(self, number: int, compiled: CompiledClaims, view: PoolView) -> None:
         self.number = number  # equal matches have equal numbers
         gates = compiled.gates
         self.shared = view.shareable if gates.shares else 0
         self.consumers = view.consumers
+        self.numbering: CounterNumbering | None = None  # of the pool that was asked about last
         self.subrequests = [
             _subrequest_matches(subrequest, view, gates) for subrequest in compiled.subrequests
         ]
@@ -75,6 +112,12 @@ class PoolMatches:
             if self.wanted
             else [()] * len(view.devices)  # nobody looks at them
         )
+
+    def numbered(self, view: PoolView, names: CounterNames) -> CounterNumbering:
+        """Return the numbering of a pool with these counters."""
+        if self.numbering is None or self.numbering.names != names:
+            self.numbering = CounterNumbering(names, view)
+        return self.numbering
 
     def _symmetry_key(self, view: PoolView, bit: int) -> tuple[object, ...]:
         """Return a key equal for devices that no subrequest and no constraint can tell apart."""

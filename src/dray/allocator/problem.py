@@ -20,7 +20,7 @@ from dray.allocator.compiled_claims import RESULTS_MAX, CompiledClaims, Fatal, S
 from dray.allocator.constraints import ConstraintState
 from dray.allocator.device_facts import CapacityFacts, DeviceFacts
 from dray.allocator.errors import InvalidRequestError, PoolUpdatingError
-from dray.allocator.pool_matches import OPTIONAL_OPERATIONS, PoolMatches, Value
+from dray.allocator.pool_matches import OPTIONAL_OPERATIONS, Draws, PoolMatches, Value
 from dray.allocator.pools import NodeView, PoolView
 from dray.devices import DeviceId, Groups
 
@@ -156,7 +156,7 @@ class Problem:
         self.requests = self._checked(view)
         self.counters: list[int] = []  # what is left of each counter
         self.counter_set_of: list[int] = []  # counter -> its set
-        self.draws: dict[int, tuple[tuple[int, int], ...]] = {}  # position -> (counter, nanos)
+        self.draws: dict[int, Draws] = {}  # position -> (counter, nanos)
         self.group_sets: dict[int, tuple[tuple[int, frozenset[str]], ...]] = {}  # position -> (set, groups)
         self.groups: dict[int, Groups] = {}  # set -> groups of devices in use
         if self.consumers and compiled.gates.partitionable:
@@ -394,28 +394,26 @@ class Problem:
             if not matches.consumers:
                 continue
             left, groups = pool.available()
-            counter_numbers: dict[tuple[str, str], int] = {}
-            set_numbers: dict[str, int] = {}
-            for set_name, counters in left.items():
-                set_number = set_numbers[set_name] = (offset << 8) + len(set_numbers)
+            numbering = matches.numbered(pool, tuple([(name, *counters) for name, counters in left.items()]))
+            first, first_set = len(self.counters), offset << 8
+            for set_number, (set_name, counters) in enumerate(left.items(), first_set):
                 self.groups[set_number] = groups.get(set_name)
-                for name, nanos in counters.items():
-                    counter_numbers[set_name, name] = len(self.counters)
-                    self.counters.append(nanos)
-                    self.counter_set_of.append(set_number)
+                self.counters += counters.values()
+                self.counter_set_of += [set_number] * len(counters)
             # Upstream compares every counter of the pool, so one below zero blocks all.
-            if any(nanos < 0 for counters in left.values() for nanos in counters.values()):
+            if min(self.counters[first:], default=0) < 0:
                 overdrawn |= matches.consumers << offset
-            for bit in positions(matches.consumers):
-                consumes = pool.devices[bit].consumes
-                self.draws[bit + offset] = tuple(
-                    (counter_numbers[c.counter_set, name], nanos)
-                    for c in consumes
-                    for name, nanos in c.counters
-                )
-                self.group_sets[bit + offset] = tuple(
-                    (set_numbers[c.counter_set], c.groups) for c in consumes
-                )
+            if not offset and not first:
+                self.draws, self.group_sets = numbering.draws, numbering.group_sets  # shared, never changed
+                continue
+            self.draws = self.draws | {
+                bit + offset: tuple([(counter + first, nanos) for counter, nanos in draws])
+                for bit, draws in numbering.draws.items()
+            }
+            self.group_sets = self.group_sets | {
+                bit + offset: tuple([(number + first_set, group) for number, group in sets])
+                for bit, sets in numbering.group_sets.items()
+            }
         # Another share of a device in use is not charged again, so it is not blocked.
         overdrawn &= ~(self.shared & self.held)
         if overdrawn:

@@ -111,8 +111,7 @@ class Placer:
         if not claims.pending:
             node = None
             if self.ranking is not None:
-                ranked = self.ranking.order(pod, shape, (), b"", stages.nodes)
-                node = next(ranked, None) if ranked is not None else None
+                node = next(self.ranking.order(pod, shape, (), b"", stages.nodes), None)
             chosen = node or self._best_node(pod, shape, stages.nodes)
             return self._with_volumes(Placement(chosen.name), stages.volumes)
         answer = self._with_devices(

@@ -218,3 +218,29 @@ def test_waste_is_the_room_that_the_demand_cannot_use() -> None:
 def test_a_demand_that_no_device_can_serve_is_refused(kind: tuple[float, int, int]) -> None:
     with pytest.raises(ValueError, match="parts 1 to 1000"):
         Demand.of([kind])
+
+
+@pytest.mark.parametrize("policy", ["first-fit", "pack", "frag"])
+def test_nodes_that_list_their_counter_sets_in_another_order_count_what_is_left_right(policy: str) -> None:
+    allocator = one_node(*mig("a", "b"))
+    devices, counters = mig("a", "b")
+    add_node(allocator, devices, counters[::-1], "other")
+    for node in ("n", "other"):
+        use(allocator, "a-7g-0", node=node)
+        assert chosen(allocator, claim(name="7g"), policy, node) == ["b-7g-0"]
+
+
+@pytest.mark.parametrize("policy", ["first-fit", "pack", "frag"])
+def test_counters_of_two_pools_of_a_node_are_told_apart(policy: str) -> None:
+    allocator = one_node(*mig("a"))
+    for number, part in enumerate([{"devices": mig("a")[0]}, {"sharedCounters": mig("a")[1]}]):
+        pool = {"name": "second", "generation": 1, "resourceSliceCount": 2}
+        spec = {"driver": "d", "nodeName": "n", "pool": pool, **part}
+        allocator.set_slice(
+            msgspec.convert({"metadata": {"name": f"second-{number}"}, "spec": spec}, ResourceSlice)
+        )
+    for _ in range(2):
+        plan = allocator.plan("n", [claim(name="7g")], policy=policy_named(policy))
+        assert isinstance(plan, Plan)
+        allocator.take("other", plan.allocations[0])
+    assert not isinstance(allocator.plan("n", [claim(name="1g")], policy=policy_named(policy)), Plan)

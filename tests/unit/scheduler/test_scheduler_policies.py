@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 from scheduler_builders import SmallCluster, claim, container, device_class, node, pod, resource_slice
 
 from dray.allocator import RequestFootprint
+from dray.api.resource import ResourceClaimSpec
 from dray.scheduler.policies import (
     NODE_POLICIES,
     WHOLE,
@@ -311,3 +314,29 @@ def test_kept_scores_are_those_of_a_ranking_that_knows_nothing(seed):
             ranking._renew(kind)
             assert kept == kind.scores
     assert decided > 20
+
+
+def test_nodes_for_claims_without_a_summary_are_asked_again_only_where_something_changed():
+    made = cluster(policy_named("pack"), **{f"n{i:02}": 1 + i % 3 for i in range(30)})
+    everything = {"exactly": {"deviceClassName": "gpu", "allocationMode": "All"}, "name": "all"}
+
+    def all_of(name):
+        return replace(
+            claim(name), spec=msgspec.convert({"devices": {"requests": [everything]}}, ResourceClaimSpec)
+        )
+
+    asked = []
+    plan_nodes = made.devices.allocator.plan_nodes
+
+    def counting(claims, nodes, **options):
+        names = list(nodes)
+        asked.append(len(names))
+        return plan_nodes(claims, names, **options)
+
+    made.devices.allocator.plan_nodes = counting
+    first = made.run(pod("p0"), all_of("c0"))
+    assert first.node == "n00", "the fullest: one device"
+    assert sum(asked) == 31
+    asked.clear()
+    assert made.run(pod("p1"), all_of("c1")).node == "n03"
+    assert sum(asked) == 2, "the node that changed, and the one that was chosen"

@@ -9,19 +9,21 @@ Nodes are told apart for policies by a hardware number: nodes with equal numbers
 positions, as far as the selectors of all known kinds of pods read them. A kind of pod that reads a new attribute
 makes all numbers new.
 
-The order is a preference; the allocator has the last word. Where no summary of the claims exists (partitions,
-"all devices") there is no order, and the caller lets the allocator compare the nodes.
+Where no summary of the claims exists (partitions, "all devices") the score of a node is that of the allocator's plan
+there, by the policy's `plans`; it is kept and renewed in the same way.
+
+The order is a preference; the allocator has the last word.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
 
-from dray.allocator import AllocationError, PendingWork
+from dray.allocator import AllocationError, PendingWork, Plan
 from dray.api.caching import BoundedMap
 from dray.api.core import Pod
 from dray.api.resource import ResourceClaim
@@ -143,7 +145,7 @@ class NodeRanking:
         except (AllocationError, PendingWork):
             return  # not known now; the allocator says why when the pod is placed
         if footprints is None:
-            kind.is_summable = False
+            kind.is_summable, kind.page = False, -1
         elif all(each.matching.bit_count() >= each.n_devices for each in footprints):
             kind.demand.footprints[number] = footprints
 
@@ -170,13 +172,16 @@ class NodeRanking:
 
     def order(
         self, pod: Pod, shape: PodShape, claims: Sequence[ResourceClaim], key: bytes, nodes: int
-    ) -> Iterator[NodeState] | None:
-        """Yield the nodes of the set on which the pod seems to fit, best first; None where no summary exists."""
+    ) -> Iterator[NodeState]:
+        """Yield the nodes of the set on which the pod seems to fit, best first.
+
+        Raises AllocationError and PendingWork as the allocator does.
+        """
         self._catch_up()
         kind = self._kind_of(shape, tuple(claims), key)
         self._observe(pod, kind)
         self._renew(kind)
-        return self._ordered(kind, nodes) if kind.is_summable else None
+        return self._ordered(kind, nodes)
 
     def learn(self, pod: Pod, shape: PodShape, claims: Sequence[ResourceClaim], key: bytes) -> None:
         """Let the policy observe a pod without ranking nodes for it."""
@@ -203,7 +208,7 @@ class NodeRanking:
     def _ordered(self, kind: _Kind, nodes: int) -> Iterator[NodeState]:
         scored = [(-score, index) for index, score in kind.scores.items() if nodes >> index & 1]
         best = nsmallest(4 * max(self.policy.shortlist, 1), scored)
-        if self.policy.shortlist and kind.claims:
+        if self.policy.shortlist and kind.claims and kind.is_summable:
             best = self._refined(kind.demand, best)
         for _, index in best:
             yield self._nodes[index]
@@ -227,9 +232,16 @@ class NodeRanking:
             indexes = set(self._nodes)
         else:
             indexes = set(self._log[kind.page :])
-            if kind.version != self.policy.version:
+            if kind.is_summable and kind.version != self.policy.version:
                 # On the other nodes it did not fit, and nothing has changed there.
                 indexes.update(kind.scores)
+        if kind.is_summable:
+            self._score(kind, indexes)
+        else:
+            self._score_plans(kind, indexes)
+        kind.page, kind.version = len(self._log), self.policy.version
+
+    def _score(self, kind: _Kind, indexes: Iterable[int]) -> None:
         demand, policy, scores = kind.demand, self.policy, kind.scores
         score = policy.score if demand.has_claims else policy.score_without_devices
         known: dict[NodeSupply, float | None] = {}  # equal nodes are scored once
@@ -247,7 +259,26 @@ class NodeRanking:
                 scores.pop(index, None)
             else:
                 scores[index] = found
-        kind.page, kind.version = len(self._log), policy.version
+
+    def _score_plans(self, kind: _Kind, indexes: Iterable[int]) -> None:
+        by_name = {self._nodes[index].name: index for index in sorted(indexes) if index in self._nodes}
+        for index in indexes:
+            kind.scores.pop(index, None)
+        try:
+            plans = self._plans(kind, list(by_name))
+        except AllocationError:
+            # On some node they cannot even be tried, perhaps not one of those that the pod may go to.
+            plans = [plan for name in by_name for plan in self._plans_if_any(kind, name)]
+        kind.scores.update((by_name[plan.node], plan.score) for plan in plans)
+
+    def _plans(self, kind: _Kind, nodes: list[str]) -> Sequence[Plan]:
+        return self._allocator.plan_nodes(kind.claims, nodes, policy=self.policy.plans).plans if nodes else ()
+
+    def _plans_if_any(self, kind: _Kind, node: str) -> Sequence[Plan]:
+        try:
+            return self._plans(kind, [node])
+        except AllocationError:
+            return ()
 
     def _describe(self) -> None:
         devices: Counter[int] = Counter()
