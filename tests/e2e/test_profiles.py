@@ -7,7 +7,7 @@ from pathlib import Path
 from dray.api.core import Pod
 from dray.api.resource import ResourceClaim
 from dray.client import Client, NotFound
-from dray.client.resources import CLAIMS, PODS
+from dray.client.resources import CLAIMS, DEVICE_CLASSES, PODS
 from dray.drivers.hardware import device_classes, load_profile, profile_names
 from dray.local.demo_scenes import claim, pod, request
 from dray.local.system import Plan, System
@@ -31,6 +31,12 @@ async def one_pod(client, profile, driver, nodes_root):
     # GPUs for virtual machines have a class of their own.
     # A class need not have the name of its driver.
     classes = [each.metadata.name for each in device_classes(frozenset([driver]))]
+    if not classes:  # nobody installs one: the manifests of its users bring their own
+        classes = [f"of-{driver}"]
+        selectors = [{"cel": {"expression": f"device.driver == '{driver}'"}}]
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"}
+        body |= {"metadata": {"name": classes[0]}, "spec": {"selectors": selectors}}
+        await client.create(DEVICE_CLASSES, body)
     chosen = "vfio.gpu.nvidia.com" if profile.endswith("-vfio") else classes[0]
     # TPUs are given host by host; of everything else one device is enough.
     amount = {"allocationMode": "All"} if driver == "tpu.google.com" else {}

@@ -129,6 +129,12 @@ FEATURES = [
             devices=6),
     Feature("net-rdma-port", "gke-a3-ultra", devices(ask("dranet", f"device.attributes['{NET}'].ifName == 'gpu2rdma0'")),
             shows=("DRAY_DEVICE_PCI_0000_98_00_0=",)),
+    # --- dranet on clouds, and the classes of GKE
+    Feature("oke-gpu-and-port", "oke-h100", devices(ask(NVIDIA, name="gpu"), ask(NET, f"device.attributes['{NET}'].rdma && "
+            f"device.attributes['{NET}'].ifName.startsWith('rdma')", "nic"), match="resource.kubernetes.io/pcieRoot"), devices=2),
+    Feature("aks-amd-nics-of-a-numa-node", "aks-mi300x", devices(ask("dranet.net", f"device.attributes['{NET}'].numaNode == 1", count=4)), devices=4),
+    Feature("gke-rdma-ports", "gke-a3-ultra", devices(ask("mrdma.google.com", count=8)), devices=8),
+    Feature("gke-netdev-of-tpu", "tpu-v6e-4x4", devices(ask("netdev.google.com", count=2)), devices=2),
     # --- dra-driver-cpu: docs and tests
     Feature("cpu-performance-cores", "cpu-individual", devices(ask(CPU, f"device.attributes['{CPU}'].coreType == 'p-core'", count=4)), devices=4),
     Feature("cpu-two", "cpu-numa", devices(ask(CPU, capacity={"requests": {f"{CPU}/cpu": "2"}})), pods=2, distinct=False,

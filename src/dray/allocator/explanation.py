@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from dray.allocator.answers import SHARED_WITH, Reason, RequestReasons
 from dray.allocator.compiled_claims import Subrequest
+from dray.allocator.device_facts import DeviceFacts
 from dray.allocator.pool_matches import OPTIONAL_OPERATIONS, SubrequestMatches
 from dray.allocator.pools import NodeView, PoolView
 from dray.allocator.query_cache import CachedQuery
@@ -181,7 +182,7 @@ class _NodeDiagnosis:
                 return "conditions", "binding conditions are switched off", ""
             return _failed_selector(subrequest, pool, bit)
         if row.unsuitable >> bit & 1:
-            return "capacity", "its capacities do not suit the request", ""
+            return "capacity", _unsuited(subrequest, device), ""
         need, used = row.needs.get(bit), pool.consumed.get(bit)
         if need is not None and used and device.capacity and not need.fits(device.capacity, used):
             return "capacity", f"{SHARED_WITH}{self._holders(pool.device_id(bit))}", ""
@@ -232,6 +233,16 @@ def _failed_selector(subrequest: Subrequest, pool: PoolView, bit: int) -> Obstac
             owner = f"class {use.class_name}" if use.class_name else "request"
             return "selector", f"{owner}: {text}", values
     return "node", "the device is meant for other nodes", ""
+
+
+def _unsuited(subrequest: Subrequest, facts: DeviceFacts) -> str:
+    """Say which capacity of a request a device does not have; amounts are left to the policy of the device."""
+    has = facts.capacity.values if facts.capacity else {}
+    missing = [name for name in subrequest.amounts or {} if name not in has]
+    if not missing:
+        return "its capacities do not suit the request"
+    known = ", ".join(sorted(has)[:4]) or "none"
+    return f"it has no capacity {missing[0]} (it has: {known})"
 
 
 def _some_values(values: dict[str, None] | None, limit: int = 3) -> str:

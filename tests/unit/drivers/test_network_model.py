@@ -3,6 +3,7 @@
 import pytest
 
 from dray.drivers.hardware import device_classes, load_profile
+from dray.drivers.hardware.devices import sriov_functions
 from dray.drivers.hardware.networks import interfaces
 from dray.drivers.opaque_configs import OpaqueConfigError, check_config
 
@@ -72,7 +73,7 @@ def test_an_interface_that_cannot_be_says_why(nic, words):
 
 def test_the_classes_of_dranets_examples_exist():
     names = {each.metadata.name for each in device_classes(frozenset({"dra.net"}))}
-    assert names == {"dra.net", "dranet.net", "dranet"}
+    assert names == {"dra.net", "dranet.net", "dranet", "mrdma.google.com", "netdev.google.com"}
 
 
 def test_a_config_of_a_virtual_function_is_checked():
@@ -114,3 +115,18 @@ def test_clouds_tell_where_an_interface_is(profile, attribute, value):
     (pool,) = [each for each in load_profile(profile).pools("n") if each.driver == "dra.net"]
     told = pool.devices[0].attributes[attribute]
     assert value in (told.string, told.bool_value)
+
+
+PORT = {"netdev": "eth1", "pci": "0000:17:00.0", "vfs": 1}
+
+
+def test_functions_have_the_attributes_that_policies_give_their_port():
+    port = {**PORT, "resource_name": "nic_1", "attributes": {f"{SRIOV}/resourceName": "port1-vfs"}}
+    (device,) = sriov_functions({"ports": [port]}, "n").devices
+    assert device.attributes[f"{SRIOV}/resourceName"].string == "port1-vfs"
+    assert device.attributes["k8s.cni.cncf.io/resourceName"].string == "nic_1"
+
+
+def test_a_port_with_too_many_attributes_is_refused():
+    with pytest.raises(ValueError, match="more than 8"):
+        sriov_functions({"ports": [{**PORT, "attributes": {f"a.example/{n}": "x" for n in range(9)}}]}, "n")

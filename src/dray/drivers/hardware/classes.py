@@ -38,6 +38,7 @@ class _Class:
     name: str = ""  # empty means: the driver's name
     condition: str = ""  # CEL beside the driver's name
     extended: str | None = None  # what pods of the device-plugin era ask for
+    is_of_cloud: bool = False  # a cloud's cluster comes with it, whoever installs the driver
 
 
 def _of_type(driver: str, kind: str) -> str:
@@ -75,6 +76,9 @@ _CLASSES = (
     _Class(NETWORK),
     _Class(NETWORK, "dranet.net"),
     _Class(NETWORK, "dranet"),
+    # What GKE installs with its dranet, as its pages describe it: ports with RDMA, and the others.
+    _Class(NETWORK, "mrdma.google.com", f"device.attributes['{NETWORK}'].rdma", is_of_cloud=True),
+    _Class(NETWORK, "netdev.google.com", f"!device.attributes['{NETWORK}'].rdma", is_of_cloud=True),
     _Class(SRIOV),
     _Class(TPU, extended="google.com/tpu"),
     _Class(FPGA),
@@ -86,11 +90,14 @@ _CLASSES = (
 )
 
 
-def device_classes(drivers: frozenset[str] | None = None) -> list[DeviceClass]:
-    """Return the classes of all modelled drivers, or of those named."""
+def device_classes(drivers: frozenset[str] | None = None, *, with_clouds: bool = True) -> list[DeviceClass]:
+    """Return the classes of all modelled drivers, or of those named.
+
+    Whoever installs classes in a real cluster leaves out those of clouds: where they belong, they exist.
+    """
     classes = []
     for each in _CLASSES:
-        if drivers is not None and each.driver not in drivers:
+        if (drivers is not None and each.driver not in drivers) or (each.is_of_cloud and not with_clouds):
             continue
         expression = " && ".join(filter(None, (f"device.driver == '{each.driver}'", each.condition)))
         selector = DeviceSelector(cel=CELDeviceSelector(expression=expression))

@@ -18,6 +18,7 @@ from dray.api.well_known import PCI_BUS_ID, PCIE_ROOT
 from dray.drivers import driver_names
 from dray.drivers.hardware.amd import amd_gpus
 from dray.drivers.hardware.attributes import (
+    Attributes,
     Entry,
     number,
     place_attributes,
@@ -37,6 +38,8 @@ from dray.drivers.hardware.published import published
 from dray.drivers.tpu_topology import generation_of, has_vfio, topology_of_host
 
 # --- network ------------------------------------------------------------------
+
+MAX_GIVEN_ATTRIBUTES = 8  # of one port, so that a device stays within its 32 attributes
 
 
 def sriov_functions(entry: Entry, node: str) -> PoolModel:
@@ -66,11 +69,20 @@ def sriov_functions(entry: Entry, node: str) -> PoolModel:
                 # As the kernel says it: -1 where it does not know.
                 "dra.net/numaNode": number(int(port.get("numa", -1))),
             }
-            # Not discovered, but given by a policy of the administrator, as Multus needs it.
-            if "resource_name" in port:
-                attributes["k8s.cni.cncf.io/resourceName"] = text(str(port["resource_name"]))
+            attributes |= _given_attributes(port)
             devices.append(Device(name=address.replace(":", "-").replace(".", "-"), attributes=attributes))
     return PoolModel(driver, node, tuple(devices), (), node)
+
+
+def _given_attributes(port: Entry) -> Attributes:
+    """Return what policies of the administrator say of a port's functions; the driver discovers none of it."""
+    given = port.get("attributes") or {}
+    if len(given) > MAX_GIVEN_ATTRIBUTES:
+        raise ValueError(f"attributes: more than {MAX_GIVEN_ATTRIBUTES}")
+    attributes = {str(name): text(str(value)) for name, value in given.items()}
+    if "resource_name" in port:  # as Multus needs it
+        attributes["k8s.cni.cncf.io/resourceName"] = text(str(port["resource_name"]))
+    return attributes
 
 
 # --- TPU, FPGA, CPU -----------------------------------------------------------

@@ -10,6 +10,7 @@ ERROR, WARNING, INFO = "error", "warning", "info"
 CODES: dict[str, str] = {
     "syntax": "the text is neither YAML nor JSON",
     "template": "a template, as in Helm charts or with `${NAME}`: it is a manifest only after its values were put in",
+    "patch": "part of an object, as in patches of kustomize: it is a manifest only after it was merged into a whole one",
     "not-an-object": "a document without `kind` and `apiVersion`",
     "no-api-version": "an object without `apiVersion`",
     "removed-api": "an object or field of resource.k8s.io that existed in an alpha version only",
@@ -32,6 +33,7 @@ CODES: dict[str, str] = {
     "unknown-attribute": "an attribute or capacity that no device of the cluster publishes",
     "matches-nothing": "a selector or class that selects no device of the cluster",
     "unknown-class": "a device class that does not exist",
+    "dropped-class": "a device class that newer installations of its driver no longer make",
     "missing-object": "a claim or template that does not exist",
     "other-namespace": "a claim or template that exists only in another namespace",
     "unknown-request": "a container asks for a request that its claim does not have",

@@ -28,6 +28,7 @@ from dray.api.validation import (
 from dray.cel import check_expression
 from dray.workbench.lint.configs import config_problems
 from dray.workbench.lint.findings import INFO, WARNING, Problem, error, info, warning
+from dray.workbench.lint.patches import merged_patch
 from dray.workbench.lint.removed_apis import removed_api
 from dray.workbench.lint.selectors import check_selector
 from dray.workbench.lint.shapes import check_shape
@@ -103,7 +104,7 @@ def judge(obj: JsonObject, features: Features, namespace: str) -> Judged:
     gated = list(_gated(kind, stored, features))
     problems += gated
     drop_disabled_fields(group, name, stored, None, features)
-    problems += _validated(kind, stored, features, shape_problems, gated)
+    problems += merged_patch(stored, list(_validated(kind, stored, features, shape_problems, gated)))
     schema = schema_of(group, kind.storage_version, name)
     drop_empty(schema, stored)
     problems += _selector_problems(stored, features)
@@ -156,15 +157,22 @@ def _judge_unknown(obj: JsonObject, group: str, name: str, features: Features, n
         ]
         if judged.stored is not None:
             pods.append(replace(template, spec=judged.stored.get("spec") or {}))
+    metadata = obj.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    problems += _named_wrongly(group, name, metadata, features)
     extent = "only its pod templates were checked" if templates else "it was not checked"
     problems.append(info("not-checked", "kind", f"{name} ({group or 'core'}) is unknown here; {extent}"))
-    metadata = obj.get("metadata")
-    stored = {
-        "apiVersion": obj.get("apiVersion"),
-        "kind": name,
-        "metadata": metadata if isinstance(metadata, dict) else {},
-    }
+    stored = {"apiVersion": obj.get("apiVersion"), "kind": name, "metadata": metadata}
     return Judged(problems, stored, pods)
+
+
+def _named_wrongly(group: str, kind: str, metadata: JsonObject, features: Features) -> Iterator[Problem]:
+    """Yield what the server refuses in name and namespace of objects of any kind."""
+    names = {key: metadata[key] for key in ("name", "namespace") if isinstance(metadata.get(key), str)}
+    if names.get("name"):
+        context = ValidationContext(features, Checker(features), "")
+        for failure in validate_create(kind_key(group, kind), {"metadata": names}, context):
+            yield error("invalid", str(failure.field), failure.body())
 
 
 _POD_FIELD = re.compile(r"spec\.([^.\[]+)")
@@ -280,8 +288,6 @@ def _advice(stored: JsonObject, field: str, message: str, body: str) -> str:
         )
     if field.endswith("count") and "allocationMode" in message:
         return "leave `count` out: allocationMode All takes what there is"
-    if field == "spec.selector" and body.startswith("Required value"):
-        return "a patch of kustomize is not a manifest by itself: check what `kubectl kustomize` prints"
     return ""
 
 

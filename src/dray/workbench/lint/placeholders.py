@@ -27,7 +27,7 @@ _GO = _Style(
     "run `helm template` on its chart and check what it prints: … | dray check -",
 )
 _SHELL = _Style(
-    re.compile(r"\$\{[A-Za-z_]\w*[^}]*\}"),
+    re.compile(r"\$\{[A-Za-z_]\w*[^}]*\}|^\$[A-Za-z_]\w*$"),
     "a template with shell variables",
     "put in the values first: envsubst <FILE | dray check -",
 )
@@ -36,6 +36,9 @@ _OTHER = _Style(
     "a template",
     "put in the value first",
 )
+# Words in capitals (`KSA_NAME`, `FILLED BY THE OPERATOR`) are never names of objects. They may still be a mistake.
+_CAPITALS = re.compile(r"[A-Z][A-Z0-9]*(?:[ _-][A-Z0-9]+)+")
+_REFUSED_VALUE = re.compile(r'^Invalid value: "([^"\\]*)"')
 _LEFT_OUT = re.compile(r"^\s*(?:- )?\.\.\.\s*$")
 
 
@@ -50,6 +53,12 @@ def from_placeholder(problem: Problem, value: Any) -> Problem:
             found = style.pattern.search(text)
             if found is not None:
                 return replace(problem, code="template", message=_message(found[0], style), hint=style.hint)
+    # The value that a message quotes is a key, for example of `limits`, where the value is another one.
+    quoted = _REFUSED_VALUE.match(problem.message)
+    named = quoted[1] if quoted is not None else value
+    if problem.code == "invalid" and isinstance(named, str) and _CAPITALS.fullmatch(named):
+        message = f"{named} looks like a placeholder that was not filled in. As it is: {problem.message}"
+        return replace(problem, code="template", message=message, hint=_OTHER.hint)
     return problem
 
 

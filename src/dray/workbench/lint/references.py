@@ -11,11 +11,19 @@ from dray.api.kinds import RESOURCE, split_api_version
 from dray.api.validation import check_admin_access
 from dray.sim.snapshot import Snapshot
 from dray.workbench.lint.claim_use import check_use
-from dray.workbench.lint.findings import Problem, error, warning
+from dray.workbench.lint.findings import Problem, error, info, warning
 from dray.workbench.lint.objects import Judged, claim_spec_of, exact_requests
 from dray.workbench.pod_templates import PodTemplate, containers_of
 
 Key = tuple[str, str]  # namespace, name
+
+# Classes that drivers made in former versions -> what stands for them.
+DROPPED_CLASSES = {
+    "imex.nvidia.com": "make a ComputeDomain and name the template of its channel: resourceClaimTemplateName",
+    "npu-ascend310p.example.com": "use npu-ascend310p.project-hami.io",
+    "npu-310p-mem6.example.com": "use npu-ascend310p-mem6.project-hami.io",
+    "npu-310p-aicore4.example.com": "use npu-ascend310p-aicore4.project-hami.io",
+}
 
 
 @dataclass(slots=True)
@@ -65,16 +73,30 @@ def check_references(judged: Judged, known: Known, default_namespace: str) -> It
         yield from _pod_references(template, namespace, known)
     for path, request in exact_requests(stored):
         name = str(request.get("deviceClassName") or "")
-        if name and name not in known.classes and (known.is_complete or _is_typo(name, known.classes)):
+        if name in DROPPED_CLASSES and name not in known.classes:
+            yield warning(
+                "dropped-class", f"{path}.deviceClassName", f"its driver no longer makes the class {name}",
+                DROPPED_CLASSES[name],
+            )  # fmt: skip
+        elif name and name not in known.classes and (known.is_complete or _is_typo(name, known.classes)):
             yield error(
                 "unknown-class", f"{path}.deviceClassName", f"there is no DeviceClass {name!r}",
                 _nearest(name, known.classes, "classes"),
             )  # fmt: skip
-    if stored.get("kind") in ("ResourceClaim", "ResourceClaimTemplate") and namespace in known.namespaces:
+    if stored.get("kind") not in ("ResourceClaim", "ResourceClaimTemplate"):
+        return
+    label = f"kubectl label namespace {namespace} resource.kubernetes.io/admin-access=true"
+    if namespace not in known.namespaces and not known.is_complete:
+        for path, request in exact_requests(stored):
+            if request.get("adminAccess"):
+                text = (
+                    f"the server refuses admin access unless the namespace {namespace} has the label for it"
+                )
+                yield info("admin-namespace", f"{path}.adminAccess", text, label)
+    if namespace in known.namespaces:
         for failure in check_admin_access(stored, known.namespaces[namespace]):
             yield error(
-                "admin-namespace", str(failure.field), failure.body(),
-                f"kubectl label namespace {namespace} resource.kubernetes.io/admin-access=true",
+                "admin-namespace", str(failure.field), failure.body(), label,
             )  # fmt: skip
 
 

@@ -77,6 +77,7 @@ def check_selector(
         )
     problems += _versions_as_text(program, path)
     problems += _dropped(program, path)
+    problems += _names_as_domains(program, path)
     return problems, program
 
 
@@ -170,6 +171,19 @@ def _dropped(program: Program, path: str) -> Iterator[Problem]:
                 path,
                 f"{domain} no longer publishes {name}: on current drivers the selector fails with `no such key`",
                 instead,
+            )
+
+
+def _names_as_domains(program: Program, path: str) -> Iterator[Problem]:
+    """Yield `attributes["dra.net/rdma"]`: what stands in the brackets is a domain, which has no slash."""
+    for domain, name in sorted(program.reads.attributes | program.reads.capacities):
+        if "/" in domain and not is_guarded(program, name):
+            prefix, _, attribute = domain.partition("/")
+            yield warning(
+                "cel-fails",
+                path,
+                f"no domain is called {domain!r}: the selector fails on every device with `no such key: {name}`",
+                f'the domain and the name are two steps: ["{prefix}"].{attribute}',
             )
 
 
