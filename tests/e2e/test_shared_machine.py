@@ -1,200 +1,22 @@
-"""One machine, three real Unix users: who they are, what they see of each other, as whom jobs run, what survives kills.
+"""One machine, three real Unix users: who they are, what they see of each other, as whom jobs run, limits, fair share.
 
 As root: users are made with useradd, `dray up --shared` runs on this machine, and requests go over its Unix socket
 from processes of these users.
 """
 
-import http.client
 import json
 import os
 import secrets
 import signal
-import socket
 import stat
-import subprocess
-import sys
-import time
-from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+from shared_system import GPU_POD, TEMPLATE, Machine, as_person, end_job, gpu_job, pods_of, process_of, waits
 from unix_users import root_only, unix_users
 
 pytestmark = [pytest.mark.root, root_only]
-
-GPU_POD = {
-    "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpu"}],
-    "restartPolicy": "Never",
-}
-TEMPLATE = {
-    "apiVersion": "resource.k8s.io/v1",
-    "kind": "ResourceClaimTemplate",
-    "metadata": {"name": "gpu"},
-    "spec": {
-        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
-    },
-}
-
-
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, path):
-        super().__init__("localhost", timeout=60)
-        self._path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(60)
-        self.sock.connect(self._path)
-
-
-def _request(path, method, target, body):
-    with closing(_Connection(path)) as connection:
-        text = None if body is None else json.dumps(body)
-        connection.request(method, target, text, {"Content-Type": "application/json"} if body else {})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-
-
-def as_person(account, work):
-    """Do some work in a child process that is this person, and return what it returns (JSON)."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(reading)
-            os.setgroups(os.getgrouplist(account.pw_name, account.pw_gid))
-            os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
-            os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
-            try:
-                result = {"result": work()}
-            except Exception as error:
-                result = {"error": f"{type(error).__name__}: {error}"}
-            with os.fdopen(writing, "w") as out:
-                json.dump(result, out)
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as told:
-        answer = json.load(told)
-    os.waitpid(child, 0)
-    assert "error" not in answer, answer["error"]
-    return answer["result"]
-
-
-class Machine:
-    """A shared system on this machine."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        place = Path("/run") / f"dray-{secrets.token_hex(3)}"
-        place.mkdir(mode=0o755)
-        self.socket = str(place / "api.sock")
-        self.data = folder / "data"
-        self.environment = {**os.environ, "DRAY_SOCKET": self.socket, "HOME": str(folder)}
-        for name in ("KUBECONFIG", "XDG_RUNTIME_DIR"):
-            self.environment.pop(name, None)
-        self.log = (folder / "up.log").open("w+")
-        self.start()
-
-    def start(self):
-        """Start the system, on the data that there is."""
-        self.log.truncate(0)
-        command = [
-            "up",
-            "--shared",
-            "--sim",
-            "dgx-h100",
-            "--no-host",
-            "--secure-port",
-            "0",
-            "--data",
-            str(self.data),
-        ]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "dray", *command], env=self.environment, stdout=self.log, stderr=self.log
-        )
-        self.eventually(lambda: "dray is up" in Path(self.log.name).read_text(), 180, "dray up")
-
-    def kill_everything(self, accounts, *, jobs):
-        """End all processes at once as a failing machine does; without `jobs` those of people live on."""
-        parts = json.loads((self.data / "system.json").read_text())["parts"]
-        pids = {self.process.pid, *(part["pid"] for part in parts.values())}
-        uids = {account.pw_uid for account in accounts}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal():
-                try:
-                    is_ours = str(self.data).encode() in (entry / "cmdline").read_bytes()
-                    is_job = b"shim" in (entry / "cmdline").read_bytes() or entry.stat().st_uid in uids
-                except OSError:
-                    continue
-                if (is_ours or entry.stat().st_uid in uids) and (jobs or not is_job):
-                    pids.add(int(entry.name))
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self.process.wait(30)
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(90)
-        self.log.close()
-        assert not Path(self.socket).exists()
-        for left in Path(self.socket).parent.iterdir():
-            left.unlink()
-        Path(self.socket).parent.rmdir()
-
-    def dray(self, *words, path=None):
-        environment = {**self.environment, **({"PATH": path} if path else {})}
-        done = subprocess.run(
-            [sys.executable, "-m", "dray", *words],
-            env=environment, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        return done.returncode, done.stdout, done.stderr
-
-    def ask(self, account, method, target, body=None):
-        """Send a request as a person; return the status and the answer."""
-        path = self.socket
-        status, text = as_person(account, lambda: _request(path, method, target, body))
-        try:
-            return status, json.loads(text)
-        except ValueError:
-            return status, text
-
-    def run(self, account, name, script, **spec):
-        """Make a pod of a person; return the status of the request and the answer."""
-        box = {"name": "main", "image": "x", "command": ["sh", "-c", script]}
-        if "resourceClaims" in spec:
-            box["resources"] = {"claims": [{"name": "gpu"}]}
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {"containers": [box], "restartPolicy": "Never", **spec},
-        }
-        return self.ask(account, "POST", f"{pods_of(account)}", pod)
-
-    def phase(self, account, name):
-        return self.ask(account, "GET", f"{pods_of(account)}/{name}")[1].get("status", {}).get("phase")
-
-    def log_of(self, account, name):
-        return self.ask(account, "GET", f"{pods_of(account)}/{name}/log")[1]
-
-    @staticmethod
-    def eventually(check, seconds=60, what=""):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            found = check()
-            if found:
-                return found
-            time.sleep(0.2)
-        raise AssertionError(f"not within {seconds} s: {what}")
-
-
-def pods_of(account):
-    return f"/api/v1/namespaces/user-{account.pw_name}/pods"
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +55,7 @@ def test_a_job_runs_as_the_person_and_nobody_else_sees_stops_or_reads_it(machine
             assert machine.ask(other, method, target)[0] == 403, (method, target)
         result = Path(ann.pw_dir, "result")
         assert as_person(other, lambda result=result: _denied(result.read_text))
-        job = _process_of(ann)
+        job = process_of(ann)
         assert as_person(other, lambda job=job: _denied(lambda: os.kill(job, signal.SIGTERM)))
         assert as_person(other, lambda job=job: _denied(Path(f"/proc/{job}/environ").read_bytes))
         assert as_person(other, lambda: _denied(lambda: list(machine.data.iterdir())))
@@ -247,18 +69,6 @@ def _denied(work):
     except PermissionError:
         return True
     return False
-
-
-def _process_of(account):
-    """Return a process of a person's job."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                if entry.stat().st_uid == account.pw_uid and b"sleep" in (entry / "cmdline").read_bytes():
-                    return int(entry.name)
-            except OSError:
-                continue
-    raise AssertionError(f"no process of {account.pw_name}")
 
 
 @pytest.mark.parametrize(
@@ -369,45 +179,16 @@ def test_a_killed_server_and_a_killed_agent_lose_no_job(machine, people):
     assert machine.log_of(bob, "long").split() == ["begun", "done"]
 
 
-def _gpu_job(machine, account, name, script="echo ready; sleep 600", count=1, **spec):
-    """Make a job of a person with some GPUs."""
-    exactly = {"deviceClassName": "gpu.nvidia.com", "count": count, "allocationMode": "ExactCount"}
-    claim = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": name},
-        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
-    }
-    path = f"/apis/resource.k8s.io/v1/namespaces/user-{account.pw_name}/resourceclaims"
-    status, answer = machine.ask(account, "POST", path, claim)
-    assert status == 201, answer
-    references = [{"name": "gpu", "resourceClaimName": name}]
-    status, answer = machine.run(account, name, script, resourceClaims=references, **spec)
-    assert status == 201, answer
-
-
-def _end_job(machine, account, name):
-    machine.ask(account, "DELETE", f"{pods_of(account)}/{name}?gracePeriodSeconds=0")
-    path = f"/apis/resource.k8s.io/v1/namespaces/user-{account.pw_name}/resourceclaims"
-    machine.ask(account, "DELETE", f"{path}/{name}")
-
-
-def _waits(machine, account, name):
-    """Return why a job waits."""
-    pod = machine.ask(account, "GET", f"{pods_of(account)}/{name}")[1]
-    return next((each.get("message", "") for each in pod["status"].get("conditions", [])), "")
-
-
 def test_limits_hold_and_the_queue_says_so(machine, people):
     ann, bob, _ = people
     assert machine.dray("user", "limit", ann.pw_name, "--devices", "2")[0] == 0
     names = ["one", "two", "three"]
     for name in names[:2]:
-        _gpu_job(machine, ann, name)
+        gpu_job(machine, ann, name)
         machine.eventually(lambda name=name: machine.phase(ann, name) == "Running", 120, name)
-    _gpu_job(machine, ann, "three")
-    machine.eventually(lambda: "limit: 2 devices are held" in _waits(machine, ann, "three"), what="the limit")
-    _gpu_job(machine, bob, "free")  # devices are left, for others
+    gpu_job(machine, ann, "three")
+    machine.eventually(lambda: "limit: 2 devices are held" in waits(machine, ann, "three"), what="the limit")
+    gpu_job(machine, bob, "free")  # devices are left, for others
     machine.eventually(lambda: machine.phase(bob, "free") == "Running", 120, "the job of bob")
 
     def told():
@@ -423,8 +204,8 @@ def test_limits_hold_and_the_queue_says_so(machine, people):
     assert machine.dray("user", "limit", ann.pw_name, "--devices", "3")[0] == 0
     machine.eventually(lambda: machine.phase(ann, "three") == "Running", 120, "the limit was raised")
     for name in names:
-        _end_job(machine, ann, name)
-    _end_job(machine, bob, "free")
+        end_job(machine, ann, name)
+    end_job(machine, bob, "free")
 
 
 def test_a_second_stop_with_less_grace_ends_a_job_that_ignores_the_first(machine, people):
@@ -467,77 +248,40 @@ def test_fair_share_orders_and_a_low_job_is_evicted_with_notice(machine, people)
     assert machine.dray("user", "limit", ann.pw_name, "--clear")[0] == 0
     assert machine.dray("user", "limit", eve.pw_name, "--clear")[0] == 0
     script = "trap 'echo told to end >~/told; exit 0' TERM; echo ready; sleep 600 & wait"
-    _gpu_job(machine, eve, "low", script, 2, priorityClassName="dray-low", terminationGracePeriodSeconds=20)
+    gpu_job(machine, eve, "low", script, 2, priorityClassName="dray-low", terminationGracePeriodSeconds=20)
     machine.eventually(lambda: machine.phase(eve, "low") == "Running", 120, "the low job")
-    _gpu_job(machine, ann, "most", "echo ready; sleep 600", 6)
+    gpu_job(machine, ann, "most", "echo ready; sleep 600", 6)
     machine.eventually(lambda: machine.phase(ann, "most") == "Running", 120, "the job of ann")
     machine.eventually(lambda: "ready" in machine.log_of(eve, "low"), what="the low job runs")
-    _gpu_job(machine, ann, "normal", count=2)  # evicts the low job
+    gpu_job(machine, ann, "normal", count=2)  # evicts the low job
     machine.eventually(lambda: machine.phase(ann, "normal") == "Running", 120, "the eviction")
     assert Path(eve.pw_dir, "told").read_text() == "told to end\n"
     status, events = machine.ask(eve, "GET", f"/api/v1/namespaces/user-{eve.pw_name}/events")
     assert status == 200
     assert [each for each in events["items"] if each["reason"] == "Preempted"]
     # ann holds everything: of two equal jobs, that of bob goes first, although it is younger
-    _gpu_job(machine, ann, "next-ann", count=2)
-    machine.eventually(lambda: _waits(machine, ann, "next-ann"), what="ann waits")
-    _gpu_job(machine, bob, "next-bob", count=2)
-    machine.eventually(lambda: _waits(machine, bob, "next-bob"), what="bob waits")
-    _end_job(machine, ann, "normal")
+    gpu_job(machine, ann, "next-ann", count=2)
+    machine.eventually(lambda: waits(machine, ann, "next-ann"), what="ann waits")
+    gpu_job(machine, bob, "next-bob", count=2)
+    machine.eventually(lambda: waits(machine, bob, "next-bob"), what="bob waits")
+    end_job(machine, ann, "normal")
     machine.eventually(lambda: machine.phase(bob, "next-bob") == "Running", 120, "the job of bob")
     assert machine.phase(ann, "next-ann") == "Pending"
     for person, name in ((ann, "most"), (ann, "next-ann"), (bob, "next-bob"), (eve, "low")):
-        _end_job(machine, person, name)
+        end_job(machine, person, name)
 
 
 def test_a_job_that_waits_is_not_told_the_names_of_other_peoples_jobs(machine, people):
     ann, bob, _ = people
-    _gpu_job(machine, ann, "secret-plan", count=8)
+    gpu_job(machine, ann, "secret-plan", count=8)
     machine.eventually(lambda: machine.phase(ann, "secret-plan") == "Running", 120, "the job of ann")
-    _gpu_job(machine, bob, "asks")
-    reason = machine.eventually(lambda: _waits(machine, bob, "asks"), 60, "the reason")
+    gpu_job(machine, bob, "asks")
+    reason = machine.eventually(lambda: waits(machine, bob, "asks"), 60, "the reason")
     assert f"in use (by user-{ann.pw_name})" in reason
     for target in (f"{pods_of(bob)}/asks", f"/api/v1/namespaces/user-{bob.pw_name}/events",
                    "/api/v1/namespaces/kube-system/configmaps/dray-queue"):  # fmt: skip
         status, answer = machine.ask(bob, "GET", target)
         assert status == 200
         assert "secret-plan" not in json.dumps(answer)
-    _end_job(machine, bob, "asks")
-    _end_job(machine, ann, "secret-plan")
-
-
-def test_after_kills_and_a_reboot_jobs_queue_and_records_are_back(tmp_path_factory, people):
-    ann, bob, _ = people
-    machine = Machine(tmp_path_factory.mktemp("reboot"))
-    try:
-        _gpu_job(machine, ann, "all", "echo begun; sleep 600", 8, restartPolicy="Always")
-        machine.eventually(lambda: "begun" in str(machine.log_of(ann, "all")), 120, "the job of ann")
-        assert machine.run(bob, "short", "echo kept")[0] == 201
-        machine.eventually(lambda: machine.phase(bob, "short") == "Succeeded", 60, "a job that has ended")
-        _gpu_job(machine, bob, "waits")
-        machine.eventually(lambda: _waits(machine, bob, "waits"), 60, "a job that waits")
-        before = _process_of(ann)
-
-        machine.kill_everything(people, jobs=False)  # server, scheduler, controllers, agents
-        assert _process_of(ann) == before
-        machine.start()
-        machine.eventually(lambda: machine.phase(ann, "all") == "Running", 120, "the job lives on")
-        assert _process_of(ann) == before, "the process that ran runs on"
-        assert machine.phase(bob, "short") == "Succeeded"
-        assert machine.phase(bob, "waits") == "Pending"
-
-        machine.kill_everything(people, jobs=True)  # the whole machine
-        machine.start()
-
-        def is_back():
-            pod = machine.ask(ann, "GET", f"{pods_of(ann)}/all")[1]
-            boxes = pod["status"].get("containerStatuses") or [{}]
-            return pod["status"]["phase"] == "Running" and boxes[0].get("restartCount", 0) >= 1
-
-        machine.eventually(is_back, 120, "the job with a restart policy is started again")
-        assert machine.phase(bob, "short") == "Succeeded"
-        machine.eventually(lambda: machine.log_of(bob, "short") == "kept\n", 60, "its log")
-        _end_job(machine, ann, "all")
-        machine.eventually(lambda: machine.phase(bob, "waits") == "Running", 120, "the queue goes on")
-    finally:
-        machine.stop()
+    end_job(machine, bob, "asks")
+    end_job(machine, ann, "secret-plan")

@@ -78,8 +78,17 @@ THROUGH_EXPORTS = {
     "certificates": set(),
     "http1": set(),
     "allocator": {"cases"},
-    # vocabularies of their own: policies of nodes, limits of users, the report of the queue, volumes
-    "scheduler": {"fair_share", "limits", "policies", "queue_head", "queue_report", "user_limits", "volumes"},
+    # vocabularies of their own: policies of nodes, limits of users, the report of the queue, the history, volumes
+    "scheduler": {
+        "fair_share",
+        "holding_history",
+        "limits",
+        "policies",
+        "queue_head",
+        "queue_report",
+        "user_limits",
+        "volumes",
+    },
     # the table of kinds, and reading files of users
     "client": {"resources", "bounded_files"},
     # for vendors' tools; the others for light nodes, which put the SDK's parts together without sockets

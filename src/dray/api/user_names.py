@@ -20,6 +20,8 @@ ADMIN_BINDING_PREFIX: Final = "dray:admin:"  # the user's name follows
 UMASK_ANNOTATION: Final = "dray.dev/umask"  # of pods: three octal digits, for the processes of the pod
 PRIVATE_TMP_ANNOTATION: Final = "dray.dev/private-tmp"  # of pods: "true" for a /tmp of their own
 LOGIN_PATH: Final = "/dray/v1/login"
+DASHBOARD_PATH: Final = "/dray/v1/dashboard"  # makes a link to the dashboard that works once
+DASHBOARD_SESSION_PATH: Final = "/dray/v1/dashboard/session"  # exchanges the code of a link for a token
 EDITS_VARIABLE: Final = (
     "DRAY_DEVICE_EDITS"  # what CDI says of the devices of a job, as JSON, if its pod asks for it
 )

@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
             print(step)
     except InstallError as error:
         raise CommandError(str(error), "`dray install --print` shows the unit file", code=1) from error
+    _warn_of_closed_program()
     if not has_systemd(args.root):
         say(f"warning: systemd does not run here: start it yourself with `dray up --data {args.data}`")
     print(f"`dray status --data {args.data}` shows the components; `dray uninstall` removes the service")
@@ -56,6 +57,20 @@ def _command(args: argparse.Namespace) -> tuple[str, ...]:
     flags = ["--shared", f"--secure-port={args.secure_port}", f"--runtime={args.runtime}"]
     flags += [f"--sim={each}" for each in args.sim] + (["--no-host"] if args.no_host else [])
     return (os.path.realpath(program), *flags)
+
+
+def _warn_of_closed_program() -> None:
+    """Say so when only root can run this `dray`: a shared machine needs one that everybody can."""
+    import dray
+    from dray.local.system_service import closed_to_others
+
+    program = Path(shutil.which("dray") or sys.argv[0])
+    closed = closed_to_others([program, Path(sys.executable), Path(dray.__file__).parent])
+    if closed is not None:
+        say(
+            f"warning: other users cannot run this dray: {closed} is closed to them; install it for everybody, for "
+            "example with `sudo pipx install --global dray-dra`, and run `dray install` of that one"
+        )
 
 
 def require_root(root: Path) -> None:

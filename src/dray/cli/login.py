@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 from pathlib import Path
-from typing import Any
 
+from dray.api.user_names import LOGIN_PATH
 from dray.cli.arguments import seconds
-from dray.cli.output import CommandError, say
+from dray.cli.output import say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,23 +34,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask the shared system and write the file; exit code 1 when there is no shared system."""
-    from dray.client import Client
+    from dray.cli.which_system import ask_shared_system
     from dray.host.files import write_private
-    from dray.local.shared_machine import find_shared_system, shared_socket
 
-    endpoint = find_shared_system()
-    if endpoint is None:
-        raise CommandError(
-            f"no shared system answers at {shared_socket()}",
-            "`sudo dray install` or `sudo dray up --shared` starts one",
-            code=1,
-        )
-
-    async def ask() -> Any:
-        async with Client.at(endpoint) as client:
-            return await request_login(client, int(args.lifetime))
-
-    answer = asyncio.run(ask())
+    answer = asyncio.run(ask_shared_system(f"{LOGIN_PATH}?seconds={int(args.lifetime)}"))
     if args.file == Path("-"):
         print(answer["kubeconfig"], end="")
         return 0
@@ -60,15 +47,3 @@ def run(args: argparse.Namespace) -> int:
     print(f"{answer['user']} until {answer['expires']}: export KUBECONFIG={target}")
     say("hint: log in again when it has expired; `dray` itself needs no login on this machine")
     return 0
-
-
-async def request_login(client: Any, lifetime: int) -> Any:
-    """Return the answer of the server to a login."""
-    from dray.api.parsing import load_json
-    from dray.api.user_names import LOGIN_PATH
-    from dray.client import Request, error_from
-
-    response = await client.transport.send(Request("POST", f"{LOGIN_PATH}?seconds={lifetime}", b"{}"))
-    if response.status != 201:
-        raise error_from(response.status, response.body)
-    return load_json(response.body)

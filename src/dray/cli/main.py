@@ -43,6 +43,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "get": ("dray.cli.get", "list devices, pools, claims and nodes, and which pods use them"),
         "top": ("dray.cli.top", "show which claims hold devices and which jobs wait, updated live"),
+        "dashboard": (
+            "dray.cli.dashboard",
+            "print a link that opens the dashboard in a browser, as yourself",
+        ),
         "map": ("dray.cli.mapping", "draw nodes and devices in the terminal, as SVG or as PNG"),
         "doctor": ("dray.cli.doctor", "examine a cluster or this machine: what is wrong, and how to fix it"),
         "explain": ("dray.cli.explain", "explain why a pod or claim has no devices, or why it got these"),

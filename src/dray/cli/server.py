@@ -251,7 +251,7 @@ async def _serve(args: argparse.Namespace) -> int:
         front = Front(cluster.server, args.bind_address, args.secure_port, tls, unix_socket=unix)
         await front.start()
         url = f"https://{f'[{host}]' if ':' in host else host}:{front.port}"
-        login.url = url
+        login.url = settings.sessions.url = url
         written = _write_kubeconfigs(args, directory, pki, url)
         print(f"dray server ready at {url} (kubeconfig {written})", flush=True)
         await stop.wait()

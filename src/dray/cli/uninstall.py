@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import shutil
 from pathlib import Path
 
+from dray.api.wording import plural
 from dray.cli.arguments import add_flags
 from dray.cli.install import SERVICE_DATA, require_root
 from dray.cli.output import CommandError
@@ -22,10 +24,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Remove; exit code 1 when nothing was installed."""
-    from dray.local.system_service import InstallError, run_command, uninstall
+    from dray.local.containers import end_containers
+    from dray.local.system_service import InstallError, installed_runtime, run_command, uninstall
     from dray.server.store import FILE_NAME
 
     require_root(args.root)
+    runtime = installed_runtime(args.root)
     try:
         done = uninstall(args.root, run_command)
     except InstallError as error:
@@ -33,6 +37,9 @@ def run(args: argparse.Namespace) -> int:
     if not done:
         raise CommandError("no service of dray is installed here", "`dray down` stops a `dray up`", code=1)
     data = args.root / args.data.relative_to("/")
+    jobs = asyncio.run(end_containers(data / "nodes", runtime))  # the service leaves them alone when it stops
+    if jobs:
+        done.append(f"{plural(jobs, 'running container')} ended")
     if args.purge and (data / FILE_NAME).exists():
         shutil.rmtree(data)
         done.append(f"{data} deleted")

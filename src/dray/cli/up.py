@@ -20,7 +20,14 @@ from dray.cli.output import CommandError, say
 from dray.cli.progress import progress
 from dray.cli.services import log_to_stderr, on_stop
 from dray.host.sockets import is_answering
-from dray.local.running_system import forget, is_running, read_state, remember
+from dray.local.running_system import (
+    end_leftovers,
+    forget,
+    is_running,
+    leftovers,
+    read_state,
+    remember,
+)
 from dray.local.shared_machine import shared_socket
 from dray.local.system import Plan, System, SystemFailure
 
@@ -48,6 +55,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let everybody of this machine use it through /run/dray/api.sock, as themselves (needs root)",
     )
+    parser.add_argument(
+        "--keep-jobs",
+        action="store_true",
+        help="at the end leave running jobs alone: the next start with the same --data takes them over",
+    )
     add_flags(
         parser, "--policy", help="how to choose among nodes and devices (default: as kube-scheduler does)"
     )
@@ -63,6 +75,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Start, say what to type next, wait for Ctrl-C, stop."""
     log_to_stderr(args, logging.WARNING)
+    if args.keep_jobs and args.data is None:
+        raise CommandError("--keep-jobs needs --data DIR", "a temporary folder is deleted at the end")
     if args.workloads and args.snapshot is None:
         raise CommandError("--workloads needs --from FILE", "`dray snapshot FILE` makes one")
     return asyncio.run(up(args))
@@ -74,6 +88,8 @@ async def up(args: argparse.Namespace) -> int:
 
     simulated = parse_hardware(args.sim)
     twin = _twin(args)
+    if args.data is not None:
+        await _end_leftovers(args.data.expanduser().absolute())
     _check_first(args)
     is_temporary = args.data is None
     data = (
@@ -98,6 +114,7 @@ async def up(args: argparse.Namespace) -> int:
         socket=_shared_socket() if args.shared else None,
         catalogue=args.autoscale.absolute() if args.autoscale is not None else None,
         sim_nodes=args.sim_nodes,
+        keep_jobs=args.keep_jobs,
     )
     _check_light(plan)
     system = System(plan)
@@ -129,6 +146,15 @@ async def up(args: argparse.Namespace) -> int:
         if is_temporary and not os.environ.get("DRAY_KEEP"):
             shutil.rmtree(data, ignore_errors=True)
         say("stopped")
+
+
+async def _end_leftovers(data: Path) -> None:
+    """End the parts of a system in this folder whose `dray up` was killed; its jobs go on, and are taken over."""
+    state = read_state(data)
+    if state is None or not leftovers(state):
+        return
+    ended = await asyncio.to_thread(end_leftovers, state)
+    say(f"ended what a killed `dray up` left behind: {', '.join(ended)}")
 
 
 def _twin(args: argparse.Namespace) -> Twin | None:

@@ -24,3 +24,23 @@ def running_state(given: Path | None) -> dict[str, Any]:
     if state is None or not is_running(state):
         raise CommandError(f"no system runs in {data}", why_not_read(data) or "`dray up` starts one", code=1)
     return state
+
+
+async def ask_shared_system(path: str) -> Any:
+    """Return the answer of the shared system of this machine to a POST; raises CommandError when there is none."""
+    from dray.api.parsing import load_json
+    from dray.client import Client, Request, error_from
+    from dray.local.shared_machine import find_shared_system, shared_socket
+
+    endpoint = find_shared_system()
+    if endpoint is None:
+        raise CommandError(
+            f"no shared system answers at {shared_socket()}",
+            "`sudo dray install` or `sudo dray up --shared` starts one",
+            code=1,
+        )
+    async with Client.at(endpoint) as client:
+        response = await client.transport.send(Request("POST", path, b"{}"))
+    if response.status != 201:
+        raise error_from(response.status, response.body)
+    return load_json(response.body)

@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,22 +63,49 @@ def is_running(entry: Mapping[str, Any] | None) -> bool:
 
 def ask_to_stop(state: Mapping[str, Any]) -> bool:
     """Ask a running system to stop; False when it is not running."""
-    if not is_running(state):
+    return _signal(state, signal.SIGTERM)
+
+
+def _signal(entry: Mapping[str, Any], number: signal.Signals) -> bool:
+    """Send a signal to the very process that an entry names; False when it is not running."""
+    if not is_running(entry):
         return False
     try:
         # From here on the descriptor means one process, whoever gets its number later.
-        descriptor = os.pidfd_open(int(state["pid"]))
+        descriptor = os.pidfd_open(int(entry["pid"]))
     except ProcessLookupError:
         return False
     try:
-        if not is_running(state):
+        if not is_running(entry):
             return False
-        signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
         return False
     finally:
         os.close(descriptor)
     return True
+
+
+def leftovers(state: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the parts, by name, that still run although the process that watched them was killed."""
+    if is_running(state):
+        return {}
+    return {name: entry for name, entry in state["parts"].items() if is_running(entry)}
+
+
+def end_leftovers(state: Mapping[str, Any], grace: float = 10.0) -> list[str]:
+    """End such parts, and return their names; jobs and their containers are left alone."""
+    left = leftovers(state)
+    for entry in left.values():
+        _signal(entry, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while any(map(is_running, left.values())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for entry in left.values():
+        _signal(entry, signal.SIGKILL)
+    while any(map(is_running, left.values())):
+        time.sleep(0.05)
+    return sorted(left)
 
 
 def write_state(data: Path, state: State) -> None:

@@ -77,6 +77,8 @@ class Plan:
         None  # of the nodes that `dray autoscale` adds and removes; None: it does not run
     )
 
+    keep_jobs: bool = False  # stopping ends no containers: the next start takes them over
+
     @property
     def kubeconfig(self) -> Path:
         """Return the administrator's kubeconfig."""
@@ -335,6 +337,12 @@ class System:
                 "verbs": ["get", "list", "watch"],
             },
             {"apiGroups": [RESOURCE], "resources": ["*"], "verbs": ["get", "list", "watch"]},
+            {
+                "apiGroups": [""],
+                "resources": ["configmaps"],
+                "resourceNames": ["dray-usage", "dray-queue", "dray-history"],
+                "verbs": ["get", "list"],
+            },
         ]
         subject = {"kind": "User", "apiGroup": CLUSTER_ROLES.group, "name": _DASHBOARD_USER}
         await bind_role(client, _DASHBOARD_USER, rules, subject)
@@ -374,7 +382,8 @@ class System:
         for watcher in self._watchers:
             watcher.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
-        await self._end_containers()
+        if not self.plan.keep_jobs:
+            await self._end_containers()
         (self.plan.data / STATE_FILE).unlink(missing_ok=True)
 
     async def _end_containers(self) -> None:
@@ -398,6 +407,8 @@ class System:
             **process_entry(os.getpid()),
             "data": str(self.plan.data),
             "kubeconfig": str(self.plan.kubeconfig),
+            "dashboard": self.dashboard_url,
+            "runtime": self.plan.runtime,
             "parts": parts,
         }
         write_state(self.plan.data, state)

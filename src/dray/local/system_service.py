@@ -7,6 +7,7 @@ tests use a folder and a list.
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
@@ -34,7 +35,9 @@ class Service:
 
     def unit_text(self) -> str:
         """Return the unit file."""
-        command = shlex.join([*self.command[:1], "up", "--data", str(self.data), *self.command[1:]])
+        command = shlex.join(
+            [*self.command[:1], "up", "--data", str(self.data), "--keep-jobs", *self.command[1:]]
+        )
         return f"""\
 # Written by `dray install`; `dray uninstall` removes it.
 [Unit]
@@ -48,8 +51,8 @@ Type=exec
 ExecStart={command.replace("%", "%%")}
 Restart=on-failure
 RestartSec=5
-# Containers outlive the agent, so that a restart does not end jobs; `up` ends its own parts.
-KillMode=mixed
+# Jobs outlive the service (--keep-jobs), so that a restart, a crash or an upgrade ends none; `up` ends its own parts.
+KillMode=process
 TimeoutStartSec=600
 TimeoutStopSec=60
 RuntimeDirectory=dray
@@ -61,6 +64,31 @@ TasksMax=infinity
 [Install]
 WantedBy=multi-user.target
 """
+
+
+def installed_runtime(root: Path) -> str:
+    """Return how containers run in the service that is installed."""
+    try:
+        text = (root / "etc/systemd/system" / UNIT).read_text()
+    except OSError:
+        return "process"
+    found = re.search(r"--runtime=(\w+)", text)
+    return found[1] if found else "process"
+
+
+def closed_to_others(paths: Sequence[Path]) -> Path | None:
+    """Return the first file or folder on these paths that an ordinary user may not enter or read; None when all may."""
+    for path in paths:
+        real = path.resolve()
+        for part in (*reversed(real.parents), real):
+            try:
+                mode = part.stat().st_mode
+            except OSError:
+                return part
+            wanted = 0o005 if part == real else 0o001
+            if mode & wanted != wanted:
+                return part
+    return None
 
 
 def has_systemd(root: Path) -> bool:

@@ -41,6 +41,8 @@ from dray.server.auth.access_reviews import (
     subject_access_review,
     token_review,
 )
+from dray.server.auth.authentication import bearer_token
+from dray.server.auth.browser_sessions import BrowserSessions
 from dray.server.auth.login import Login
 from dray.server.custom import CustomKinds
 from dray.server.http import (
@@ -121,6 +123,7 @@ class Settings:
     audit_policy: AuditPolicy | None = None  # None: DEFAULT_POLICY
     audit_file: AuditFile | None = None  # None: nothing is recorded
     login: Login | None = None  # None: there is no `dray login`
+    sessions: BrowserSessions = field(default_factory=BrowserSessions)
     environment: Environment = field(default_factory=Environment)
 
 
@@ -175,6 +178,7 @@ class Cluster:
             issuer = TokenIssuer(settings.token_key, objects)
             verifier = TokenVerifier([settings.token_key.public_key()], objects)
         authenticator = Authenticator(environment.now, settings.static_tokens, verifier, settings.anonymous)
+        authenticator.sessions = settings.sessions
         authorizer = Authorizer(objects, allow_everything=settings.allow_everything)
         admission = AdmissionChain.standard(
             objects,
@@ -260,8 +264,10 @@ class Cluster:
         return audit
 
     def _login(self, request: Request, user: User) -> Response | None:
-        login = self.settings.login
-        return None if login is None else login.respond(request, user, self.settings.environment.now())
+        settings, now = self.settings, self.settings.environment.now()
+        answer = settings.login.respond(request, user, now) if settings.login is not None else None
+        code = bearer_token(request.header("authorization"))
+        return answer or settings.sessions.respond(request, user, code, now)
 
     def _serve_custom_kinds(self, kinds: list[Kind]) -> None:
         self.catalogue.use_custom_kinds(kinds)

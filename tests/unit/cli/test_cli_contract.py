@@ -216,6 +216,7 @@ CODES = [
     ("get devices --against cpu-numa --state used", 0, "no devices found"),
     ("top --once --against cpu-numa", 0, "no device is in use"),
     ("map --against cpu-numa", 0, "cpu-numa-1"),
+    ("dashboard --data .", 1, "no system runs"),
     ("snapshot new.json --against cpu-numa", 0, "wrote new.json"),
     ("snapshot big.yaml --against cpu-numa", 2, "--force"),
     ("explain claim big -f big.yaml --against dgx-h100", 1, "does not fit"),

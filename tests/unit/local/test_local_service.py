@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from dray.cli.main import main
-from dray.local.system_service import InstallError, Service, install, uninstall
+from dray.local.system_service import (
+    InstallError,
+    Service,
+    closed_to_others,
+    install,
+    installed_runtime,
+    uninstall,
+)
 
 SERVICE = Service(("/opt/dray/bin/dray", "--sim=dgx h100:2"))
 
@@ -34,7 +41,8 @@ def test_install_and_uninstall(root: Path) -> None:
     machine = Machine("getent")
     assert install(SERVICE, root, machine.run)
     unit = (root / "etc/systemd/system/dray.service").read_text()
-    assert "ExecStart=/opt/dray/bin/dray up --data /var/lib/dray '--sim=dgx h100:2'\n" in unit
+    assert "ExecStart=/opt/dray/bin/dray up --data /var/lib/dray --keep-jobs '--sim=dgx h100:2'\n" in unit
+    assert "KillMode=process\n" in unit  # with another mode systemd would kill the jobs at every restart
     assert (root / "var/lib/dray").stat().st_mode & 0o777 == 0o700
     assert uninstall(root, machine.run)
     assert machine.commands == [
@@ -100,3 +108,21 @@ def test_a_port_in_use_is_named_before_anything_starts(capsys: pytest.CaptureFix
         other.listen()
         assert main(["up", "--no-host", "--secure-port", str(other.getsockname()[1])]) == 2
     assert "cannot be used" in capsys.readouterr().err
+
+
+def test_a_program_that_others_cannot_reach_is_found(tmp_path: Path) -> None:
+    program = tmp_path / "lib" / "dray"
+    program.parent.mkdir(mode=0o755)
+    program.touch()
+    program.chmod(0o755)
+    tmp_path.chmod(0o700)
+    found = closed_to_others([program])
+    assert found is not None
+    assert program.is_relative_to(found)
+    assert closed_to_others([Path("/bin/sh")]) is None
+
+
+def test_the_runtime_of_the_service_is_read_from_its_unit(root: Path) -> None:
+    assert installed_runtime(root) == "process"
+    install(Service(("/opt/dray/bin/dray", "--runtime=runc")), root, Machine().run)
+    assert installed_runtime(root) == "runc"

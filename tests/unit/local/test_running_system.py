@@ -18,7 +18,9 @@ from dray.local.running_system import (
     STATE_FILE,
     ask_to_stop,
     began,
+    end_leftovers,
     is_running,
+    leftovers,
     process_entry,
     read_state,
     remember,
@@ -75,6 +77,30 @@ def test_a_process_that_is_not_the_one_written_down_is_left_alone(sleeper, chang
     assert not ask_to_stop(state)
     time.sleep(0.05)
     assert sleeper.poll() is None
+
+
+def test_the_parts_of_a_killed_system_are_ended_and_those_of_a_running_one_are_not(sleeper):
+    parts = {"server": process_entry(sleeper.pid), "nodes": {"pid": 0, "began": ""}}
+    assert leftovers(state_of(os.getpid(), parts=parts)) == {}
+    assert end_leftovers(state_of(os.getpid(), parts=parts)) == []
+    assert sleeper.poll() is None
+    dead = {**state_of(os.getpid()), "began": "boot/1", "parts": parts}
+    assert list(leftovers(dead)) == ["server"]
+    assert end_leftovers(dead) == ["server"]
+    assert sleeper.wait(timeout=30) == -15
+    assert end_leftovers(dead) == []
+
+
+def test_a_part_that_ignores_the_signal_is_killed():
+    ignores = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", ignores], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    dead = {**state_of(os.getpid()), "began": "boot/1", "parts": {"server": process_entry(process.pid)}}
+    assert end_leftovers(dead, grace=0.2) == ["server"]
+    assert process.wait(timeout=30) == -9
+    process.stdout.close()
 
 
 def test_a_process_of_somebody_else_is_left_alone(sleeper, monkeypatch):

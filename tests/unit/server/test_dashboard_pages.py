@@ -6,7 +6,21 @@ from dray.server import dashboard
 
 
 @pytest.mark.parametrize(
-    "name", ["", "index.html", "app.js", "api.js", "dom.js", "model.js", "style.css", "icon.svg"]
+    "name",
+    [
+        "",
+        "index.html",
+        "app.js",
+        "api.js",
+        "details.js",
+        "dom.js",
+        "model.js",
+        "page.js",
+        "people.js",
+        "session.js",
+        "style.css",
+        "icon.svg",
+    ],
 )
 def test_every_file_of_the_page_is_served_with_the_policy(name):
     response = dashboard.respond("GET", f"/dashboard/{name}")
@@ -40,7 +54,18 @@ def test_an_unchanged_file_is_not_sent_again():
 
 
 def test_no_page_sets_markup_or_loads_from_elsewhere():
-    for name in ("app.js", "api.js", "dom.js", "model.js", "index.html", "style.css"):
+    for name in (
+        "app.js",
+        "api.js",
+        "details.js",
+        "dom.js",
+        "model.js",
+        "page.js",
+        "people.js",
+        "session.js",
+        "index.html",
+        "style.css",
+    ):
         content = dashboard.respond("GET", f"/dashboard/{name}").body.decode()
         for forbidden in (
             "innerHTML",

@@ -12,7 +12,7 @@ from cryptography import x509
 from server_cluster import Client as Direct
 from server_cluster import running_cluster as cluster_in_memory
 
-from dray.api.user_names import user_namespace
+from dray.api.user_names import DASHBOARD_PATH, DASHBOARD_SESSION_PATH, user_namespace
 from dray.certificates import make_ca
 from dray.client import Client, TransportError
 from dray.client.endpoint import local_endpoint
@@ -21,6 +21,7 @@ from dray.host.accounts import Account
 from dray.host.sockets import SocketTakenError, UnixSocket
 from dray.local import shared_machine
 from dray.server.auth.authentication import Authenticator
+from dray.server.auth.browser_sessions import MOST_OF_USER, BrowserSessions
 from dray.server.auth.local_users import LocalUsers
 from dray.server.auth.login import Login
 from dray.server.http import connection_limits, fast_http
@@ -136,6 +137,7 @@ RIGHTS = [
     ("GET", "/apis/resource.k8s.io/v1/resourceslices", 200),
     ("GET", "/api/v1/nodes", 200),
     ("GET", "/api/v1/namespaces/user-ann/events", 200),
+    ("GET", "/api/v1/namespaces/kube-system/configmaps", 403),
     ("GET", "/api/v1/namespaces/user-bob/pods", 403),
     ("GET", "/api/v1/namespaces/default/pods", 403),
     ("GET", "/api/v1/pods", 403),
@@ -154,6 +156,13 @@ RIGHTS = [
 async def test_what_a_user_may_do(cluster, method, path, code):
     status, answer = await as_user(cluster, method, path)
     assert status == code, answer
+
+
+async def test_a_user_may_list_the_records_by_name_and_nothing_else_there(cluster):
+    path = "/api/v1/namespaces/kube-system/configmaps"
+    for name, expected in (("dray-history", 200), ("dray-user-limits", 403)):
+        request = Request("GET", path, query=(("fieldSelector", f"metadata.name={name}"),), peer_uid=1001)
+        assert (await cluster.server.handle(request)).status == expected
 
 
 async def test_the_namespace_is_made_at_first_use_and_again_after_its_deletion(cluster):
@@ -219,6 +228,74 @@ def test_logins_that_are_refused(options, code):
     with pytest.raises(ApiError) as refused:
         login(**options)
     assert refused.value.code == code
+
+
+# --- sessions of browsers -------------------------------------------------------------
+
+
+async def post(cluster, path, *, peer_uid=None, token="", method="POST"):
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    answer = await cluster.server.handle(Request(method, path, headers=headers, peer_uid=peer_uid))
+    return answer.status, json.loads(answer.body)
+
+
+async def link_code(cluster, uid=1001):
+    status, answer = await post(cluster, DASHBOARD_PATH, peer_uid=uid)
+    assert status == 201, answer
+    return answer["url"].partition("#code=")[2]
+
+
+async def test_a_link_is_a_session_of_the_caller_once(cluster):
+    code = await link_code(cluster)
+    status, session = await post(cluster, DASHBOARD_SESSION_PATH, token=code)
+    assert (status, session["user"], session["namespace"]) == (201, "ann", "user-ann")
+    pods = f"/api/v1/namespaces/{session['namespace']}/pods"
+    assert (await post(cluster, pods, token=session["token"], method="GET"))[0] == 200
+    assert (await post(cluster, "/api/v1/pods", token=session["token"], method="GET"))[0] == 403
+    # The code is used up, and was never good for anything else; a token makes no further session and no link.
+    assert (await post(cluster, DASHBOARD_SESSION_PATH, token=code))[0] == 401
+    assert (await post(cluster, pods, token=await link_code(cluster), method="GET"))[0] == 401
+    assert (await post(cluster, DASHBOARD_SESSION_PATH, token=session["token"]))[0] == 401
+    assert (await post(cluster, DASHBOARD_PATH, token=session["token"]))[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "status"),
+    [
+        (DASHBOARD_PATH, {}, 403),  # anonymous, not over the socket
+        (DASHBOARD_PATH, {"peer_uid": 1001, "method": "GET"}, 403),
+        (DASHBOARD_SESSION_PATH, {}, 403),
+        (DASHBOARD_SESSION_PATH, {"peer_uid": 1001}, 403),
+        (DASHBOARD_SESSION_PATH, {"token": "wrong"}, 401),
+        (DASHBOARD_SESSION_PATH, {"token": "\udcff"}, 401),
+    ],
+)
+async def test_sessions_that_are_refused(cluster, path, options, status):
+    assert (await post(cluster, path, **options))[0] == status
+
+
+def test_codes_and_tokens_end_and_are_bounded():
+    sessions, ann = BrowserSessions(), User("ann", groups=("dray:users",))
+
+    def begin(now):
+        answer = sessions.respond(Request("POST", DASHBOARD_PATH, peer_uid=1001), ann, "", now)
+        return json.loads(answer.body)["url"].partition("#code=")[2]
+
+    def exchange(code, now):
+        answer = sessions.respond(Request("POST", DASHBOARD_SESSION_PATH), ann, code, now)
+        return json.loads(answer.body)["token"]
+
+    code = begin(NOW)
+    assert sessions.user(code, DASHBOARD_SESSION_PATH, NOW + timedelta(seconds=119)) == ann
+    assert sessions.user(code, DASHBOARD_SESSION_PATH, NOW + timedelta(seconds=120)) is None
+    token = exchange(begin(NOW), NOW)
+    assert sessions.user(token, "/api", NOW + timedelta(hours=11)) == ann
+    assert sessions.user(token, "/api", NOW + timedelta(hours=12)) is None
+    with pytest.raises(ApiError):
+        exchange(code, NOW + timedelta(minutes=3))
+    tokens = [exchange(begin(NOW), NOW) for _ in range(MOST_OF_USER)]
+    assert sessions.user(token, "/api", NOW) is None  # the oldest went
+    assert all(sessions.user(each, "/api", NOW) == ann for each in tokens)
 
 
 # --- the socket -----------------------------------------------------------------------

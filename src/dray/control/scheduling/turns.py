@@ -6,7 +6,8 @@ the head. A pod that is held back waits for `limit:USER` or `reservation`: the f
 holds less or the limits change, the second when the head or its moment changes.
 
 Limits are read from the ConfigMap kube-system/dray-user-limits; a user is a namespace, by the account to which it belongs.
-The report for people is kept in kube-system/dray-queue. Without permission for them everything else works.
+The report for people is kept in kube-system/dray-queue from the start, empty or not: a user's tools need it to know what others
+hold. Without permission for them everything else works.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dray.api.times import format_time
 from dray.api.user_names import UNIX_GROUP_PREFIX, USER_ANNOTATION
 from dray.client import Client, ClientError, Forbidden, NotFound
 from dray.client.resources import CONFIG_MAPS
+from dray.control.scheduling.holding_records import HoldingRecords
 from dray.control.scheduling.sharing import TICK_SECONDS, FairShare
 from dray.host.accounts import account_of_name
 from dray.scheduler import ClusterSnapshot, Entry, Hint, NotReady, Placed, SchedulingQueue
@@ -67,6 +69,7 @@ class Turns:
     ) -> None:
         self.share = FairShare(client, snapshot, namespaces, now)
         self.head = QueueHead(snapshot)
+        self._records = HoldingRecords(client, now)
         self._client, self._snapshot, self._queue, self._namespaces = client, snapshot, queue, namespaces
         self._now, self._paced, self._wake = now, paced, wake
         self._stored = UserLimits()
@@ -219,12 +222,14 @@ class Turns:
     async def start(self) -> None:
         """Learn what was used and what is limited, before the first decision."""
         await self.share.restore()
+        await self._records.restore()
         await self._read_limits()
         self.share.tick()
 
     async def run(self) -> None:
         """Charge device time, wake who may start now, and keep the report; until cancelled."""
         ticks = 0
+        await self._publish()
         while True:
             await asyncio.sleep(TICK_SECONDS)
             ticks += 1
@@ -235,6 +240,7 @@ class Turns:
             if ticks % _LOOK_EVERY == 0:
                 self._choose_overdue()
                 await self._publish()
+                await self._records.look(self.held())
 
     def _tick(self) -> None:
         running = Counter(use.namespace for use in self._snapshot.state.pods.values())
@@ -260,7 +266,7 @@ class Turns:
             self.refused(first, (first.item,))
 
     async def _publish(self) -> None:
-        if not self._may_publish or (self._published is None and not len(self._queue) and not self.held()):
+        if not self._may_publish:
             return
         data = self.report().to_data()
         if data == self._published:

@@ -404,7 +404,9 @@ class ProcessRuntime:
         """Read what the last agent wrote down of a container; raises when that is damaged."""
         stored = load_json((folder / _RECORD).read_bytes())
         log_path = Path((folder / "log").read_text())
-        if not log_path.is_relative_to(self._logs) or ".." in log_path.parts:
+        # What is stored may name it by a link, see _is_shim.
+        folder_of_log = Path(os.path.realpath(log_path.parent))
+        if not folder_of_log.is_relative_to(os.path.realpath(self._logs)) or ".." in log_path.parts:
             raise ValueError(f"log {log_path} is not below {self._logs}")
         prefix: Sequence[str] | None = None
         owner = (-1, -1)
@@ -567,8 +569,14 @@ def _read_exit(folder: Path) -> int | None:
 
 
 def _is_shim(pid: int, folder: Path) -> bool:
-    """Return whether the process is the shim of this container, not another process that got its number."""
+    """Return whether the process is the shim of this container, not another process that got its number.
+
+    Its folder may have been named by a link: an agent is started with a short path, `dray down` knows the long one.
+    """
     try:
-        return str(folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
+    wanted = os.path.realpath(os.fsencode(folder))
+    name = b"/" + os.fsencode(folder.name)
+    return any(word.endswith(name) and os.path.realpath(word) == wanted for word in words)

@@ -2,7 +2,7 @@
 
 The order and the failures are kube-apiserver's. A certificate that TLS verified
 decides at once. Otherwise a bearer token is looked up among the static tokens,
-then verified as a service account token. Who calls over the Unix socket without a
+then among the sessions of browsers (`browser_sessions`), then verified as a service account token. Who calls over the Unix socket without a
 token is the account that the kernel names (`local_users`). A token that nobody accepts ends the
 request with 401 on every path, even public ones; a request without any token is
 the user `system:anonymous`, which authorisation will refuse nearly everywhere.
@@ -27,6 +27,7 @@ from hashlib import sha256
 
 from dray.api.caching import BoundedCache
 from dray.api.well_known import CREDENTIAL_ID_EXTRA
+from dray.server.auth.browser_sessions import BrowserSessions
 from dray.server.auth.local_users import LocalUsers, PeerRefused
 from dray.server.auth.pki import Identity, identity_of
 from dray.server.auth.service_account_tokens import DEFAULT_ISSUER, TokenRefused, TokenVerifier
@@ -82,6 +83,7 @@ class Authenticator:
     service_accounts: TokenVerifier | None = None
     anonymous: bool = True
     local_users: LocalUsers = field(default_factory=LocalUsers)
+    sessions: BrowserSessions = field(default_factory=BrowserSessions)
     _static_by_digest: dict[bytes, tuple[str, User]] = field(default_factory=dict, init=False)
     _identities: BoundedCache[bytes, tuple[Identity, User]] = field(
         default_factory=lambda: BoundedCache(CACHED_CERTIFICATES), init=False
@@ -106,6 +108,9 @@ class Authenticator:
                 return user
         token = bearer_token(request.header("authorization"))
         if token:
+            session = self.sessions.user(token, request.path, self.now())
+            if session is not None:
+                return _authenticated(session)
             try:
                 return self.by_token(token)[0]
             except TokenRefused as refusal:

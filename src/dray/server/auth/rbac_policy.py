@@ -322,12 +322,12 @@ dray:user-reader
   - read core: nodes
   - read resource.k8s.io: deviceclasses resourceslices devicetaintrules
   - read scheduling.k8s.io: priorityclasses
-  - get core: configmaps = dray-usage dray-queue
-  - post url: /dray/v1/login
+  - get,list core: configmaps = dray-usage dray-queue dray-history
+  - post url: /dray/v1/login /dray/v1/dashboard /dray/v1/dashboard/session
 dray:usage-record
   - create core: configmaps
   - get core: configmaps = dray-user-limits
-  - get,patch,update core: configmaps = dray-usage dray-queue
+  - get,patch,update core: configmaps = dray-usage dray-queue dray-history
 dray:leader-election
   - read,create,patch,update coordination.k8s.io: leases
 """

@@ -3,16 +3,16 @@
 // What is drawn is bounded: a map that fits is drawn device by device, a larger one as groups of nodes, which open to
 // nodes and then to devices; tables have pages. Where one is, is in the address, so that every place can be linked to.
 
-import { Denied, LARGEST, eventsOf, follow, keyOf, tryToken, useToken } from "./api.js";
+import { Denied, LARGEST, follow, followRecords, keyOf } from "./api.js";
+import { askForMore, closeDetail, openDetail, renderDetail } from "./details.js";
 import { become, el, svg } from "./dom.js";
-import { GROUPINGS, STATES, attributeText, buildInventory, groupNodes, isReady, order, ownerColour, partsOf, poolSummaries, shortAmount, shortName, stateCounts, usefulGroupings } from "./model.js";
+import { GROUPINGS, STATES, buildInventory, claimsOfOthers, groupNodes, holders, isReady, order, partsOf, poolSummaries, shortName, stateCounts, usefulGroupings } from "./model.js";
+import { address, age, byId, claimDevices, claimState, colourOf, isWaiting, link, matches, onePage, podClaims, podWords, ROWS, select, state, stores, swatch, tableOf, wants } from "./page.js";
+import { historyView, usersView } from "./people.js";
+import { signIn } from "./session.js";
 
 const WHOLE_MAP = 1500; // elements of a map that is drawn device by device; see mapSize
-const ROWS = 100; // rows, groups or nodes on one page
 const BOXES = 240; // devices of one pool on one page
-const stores = Object.fromEntries(["nodes", "pods", "slices", "claims", "classes", "rules"].map((kind) => [kind, new Map()]));
-const state = { view: "map", place: new URLSearchParams(), filter: "", selected: null, events: [], inventory: null, colours: new Map(), complete: new Set(), stale: true, rules: "", focus: null };
-const byId = (id) => document.getElementById(id);
 
 // --- small parts of the page -----------------------------------------------------------
 
@@ -22,26 +22,6 @@ function partsPicture(parts) {
     picture.append(svg("rect", { x: part.start * 100, y: 0, width: Math.max(1.5, part.size * 100), height: 10, fill: colourOf(part.owner), stroke: "rgb(0 0 0 / .25)", "stroke-width": 0.6 }));
   }
   return picture;
-}
-
-function colourOf(owner) {
-  if (!state.colours.has(owner)) state.colours.set(owner, ownerColour(state.colours.size));
-  return state.colours.get(owner);
-}
-
-function matches(...texts) {
-  const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
-  if (!words.length) return true;
-  const all = texts.join(" ").toLowerCase();
-  return words.every((word) => all.includes(word));
-}
-
-function age(timestamp) {
-  const seconds = Math.max(0, (Date.now() - Date.parse(timestamp)) / 1000);
-  if (seconds < 120) return `${Math.round(seconds)}s`;
-  if (seconds < 7200) return `${Math.round(seconds / 60)}m`;
-  if (seconds < 172800) return `${Math.round(seconds / 3600)}h`;
-  return `${Math.round(seconds / 86400)}d`;
 }
 
 // --- views ----------------------------------------------------------------------------
@@ -61,10 +41,6 @@ function summaryCards() {
   return el("div", { class: "summary" }, ...facts.map(([name, value]) => el("div", { class: "card" }, el("b", { text: value }), name)));
 }
 
-function isWaiting(pod) {
-  return !pod.spec.nodeName && pod.status?.phase === "Pending";
-}
-
 // What waits and why, before anything else: pods by the reason that they have in common.
 function waitingPart() {
   const byReason = new Map();
@@ -82,28 +58,16 @@ function waitingPart() {
   return el("section", { class: "waiting", "data-key": "waiting", "aria-label": "What waits and why" }, el("h2", { text: "Waiting" }), el("ul", {}, ...items), el("a", { href: "#/pods", text: reasons.length > 5 ? `all waiting pods (${reasons.length - 5} more reasons)` : "all waiting pods" }));
 }
 
-function legend() {
+const OWNERS = 12; // in the legend
+
+// What colours and boxes mean; on a map of devices also whose colours they are.
+function legend(entries = []) {
   const words = { held: "held (a box: colour of its claim)", free: "free", blocked: "blocked by a neighbour", tainted: "tainted" };
-  return el("ul", { class: "legend", "data-key": "legend", "aria-label": "Legend" }, ...STATES.map((name) => el("li", {}, el("span", { class: `swatch ${name}`, "aria-hidden": "true" }), words[name])));
-}
-
-// An address inside this page.
-function address(view, place) {
-  const query = new URLSearchParams(Object.entries(place).filter(([, value]) => value !== "" && value !== null && value !== undefined));
-  return `#/${view}${query.size ? `?${query}` : ""}`;
-}
-
-// The links between pages of `all`, and what is on this page.
-function onePage(all, size, what, name = "page") {
-  const pages = Math.max(1, Math.ceil(all.length / size));
-  const page = Math.min(pages, Math.max(1, Number.parseInt(state.place.get(name), 10) || 1));
-  const here = all.slice((page - 1) * size, page * size);
-  if (pages === 1) return [here, null];
-  const to = (number) => address(state.view, { ...Object.fromEntries(state.place), [name]: number > 1 ? number : "" });
-  return [here, el("nav", { class: "pages", "data-key": `${name} of ${what}`, "aria-label": `Pages of ${what}` },
-    page > 1 ? el("a", { "data-key": "back", href: to(page - 1), text: `Show the ${size} before` }) : null,
-    el("span", { "data-key": "here", text: `${what} ${(page - 1) * size + 1} to ${(page - 1) * size + here.length} of ${all.length}` }),
-    page < pages ? el("a", { "data-key": "more", href: to(page + 1), text: `Show ${Math.min(size, all.length - page * size)} more` }) : null)];
+  const counts = new Map();
+  for (const [, pools] of entries) for (const pool of pools) for (const row of pool.rows) for (const use of holders(row)) counts.set(use.claim, (counts.get(use.claim) ?? 0) + 1);
+  const owners = [...counts].sort(([a, one], [b, other]) => other - one || order(a, b));
+  const items = owners.slice(0, OWNERS).map(([owner, count]) => el("li", { "data-key": `owner ${owner}` }, swatch(owner), `${owner} (${count})`));
+  return el("ul", { class: "legend", "data-key": "legend", "aria-label": "Legend" }, ...STATES.map((name) => el("li", { "data-key": name }, el("span", { class: `swatch ${name}`, "aria-hidden": "true" }), words[name])), ...items, owners.length > OWNERS ? el("li", { "data-key": "more", text: `and ${owners.length - OWNERS} more` }) : null);
 }
 
 function deviceBox(row, pool, many) {
@@ -113,7 +77,7 @@ function deviceBox(row, pool, many) {
   const description = `${row.name}, ${row.model || row.driver}, ${parts.length ? "held" : row.state}${owners ? ` by ${owners}` : ""}${tainted ? ", tainted" : ""}`;
   const box = el(
     "button",
-    { type: "button", "data-key": row.name, class: `device ${parts.length ? "held" : row.state}${tainted ? " tainted" : ""}${many ? " small" : ""}`, title: description, "aria-label": description, onclick: () => select({ kind: "device", row, pool }) },
+    { type: "button", "data-key": row.name, class: `device ${parts.length ? "held" : row.state}${tainted ? " tainted" : ""}${many ? " small" : ""}`, title: description, "aria-label": description, onclick: () => select("device", `${row.driver}/${row.pool}/${row.name}`) },
     partsPicture(parts),
     many ? null : el("span", { class: "name", text: parts.length && !(parts.length === 1 && parts[0].size === 1) ? parts.map((part) => part.label).join(" ") : shortName(row) }),
     tainted ? el("span", { class: "mark", text: "!" }) : null,
@@ -192,11 +156,12 @@ function mapView() {
     .sort(([a], [b]) => order(a, b))
     .map(([name, pools]) => [name, state.filter ? pools.filter((pool) => matches(name, pool.driver, ...pool.rows.map((row) => `${row.name} ${row.model} ${row.uses.map((use) => use.claim).join(" ")}`))) : pools])
     .filter(([name, pools]) => pools.length || (!state.inventory.byNode.get(name).length && matches(name)));
-  const top = [summaryCards(), waitingPart(), legend()];
+  const isWhole = state.place.get("node") === null && state.place.get("group") === null && mapSize(entries) <= WHOLE_MAP;
+  const top = [summaryCards(), waitingPart(), legend(isWhole ? entries : [])];
   const none = el("p", { class: "empty", text: "No devices are published, or none matches the filter." });
   const wantedNode = state.place.get("node");
   const wantedGroup = state.place.get("group");
-  if (wantedNode === null && wantedGroup === null && mapSize(entries) <= WHOLE_MAP) return [...top, ...(entries.length ? entries.map(nodeSection) : [none])];
+  if (isWhole) return [...top, ...(entries.length ? entries.map(nodeSection) : [none])];
   const nodes = [...stores.nodes.values()];
   const useful = usefulGroupings(nodes);
   const by = useful.includes(state.place.get("by")) ? state.place.get("by") : useful[0];
@@ -212,47 +177,16 @@ function mapView() {
   return [...top, placeLine(["Map", address("map", { by })], ...groupStep), ...(group ? nodeList(group, by) : [el("p", { class: "empty", text: "This group is not there, or nothing in it matches the filter." })])];
 }
 
-function tableOf(headers, all, what = "rows", name = "page") {
-  const [found, pages] = onePage(all, ROWS, what, name);
-  const rows = found.map((row) => row());
-  if (!rows.length) return el("p", { class: "empty", text: "Nothing here, or nothing matches the filter." });
-  const head = el("thead", {}, el("tr", {}, ...headers.map((header) => el("th", { scope: "col", text: header }))));
-  const body = el("tbody", {}, ...rows.map(({ cells, open, key }) =>
-    el("tr", { "data-key": key, tabindex: 0, onclick: open, onkeydown: (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), open()) }, ...cells.map((cell) => (cell instanceof Node ? el("td", {}, cell) : el("td", { text: cell ?? "" })))),
-  ));
-  return el("div", { class: "table-box" }, el("table", {}, head, body), pages);
-}
-
-function claimState(claim) {
-  if (claim.metadata.deletionTimestamp) return "deleting";
-  return claim.status?.allocation ? "allocated" : "pending";
-}
-
-function wants(claim) {
-  return (claim.spec.devices?.requests ?? [])
-    .map((request) => (request.exactly ? [request.exactly] : request.firstAvailable ?? []).map((one) => `${one.allocationMode === "All" ? "all" : one.count ?? 1}× ${one.deviceClassName}`).join(" or "))
-    .join("; ");
-}
-
-function claimDevices(claim) {
-  return (claim.status?.allocation?.devices?.results ?? []).map((result) => `${result.pool}/${result.device}`);
-}
-
 function claimsView() {
   const rows = [...stores.claims.values()]
     .filter((claim) => matches(keyOf(claim), wants(claim), claimState(claim), ...claimDevices(claim)))
     .sort((a, b) => Boolean(a.status?.allocation) - Boolean(b.status?.allocation) || order(keyOf(a), keyOf(b)))
     .map((claim) => () => ({
       key: keyOf(claim),
-      open: () => select({ kind: "claim", key: keyOf(claim) }),
+      open: () => select("claim", keyOf(claim)),
       cells: [keyOf(claim), el("span", { class: `state-${claimState(claim)}`, text: claimState(claim) }), wants(claim), claimDevices(claim).join(", "), (claim.status?.reservedFor ?? []).map((user) => user.name).join(", "), age(claim.metadata.creationTimestamp)],
     }));
   return [tableOf(["Claim", "State", "Wants", "Devices", "Reserved for", "Age"], rows, "claims")];
-}
-
-function podWords(pod) {
-  const scheduled = pod.status?.conditions?.find((condition) => condition.type === "PodScheduled");
-  return scheduled?.status === "False" ? scheduled.message ?? "" : pod.status?.message ?? "";
 }
 
 function podsView() {
@@ -261,17 +195,10 @@ function podsView() {
     .sort((a, b) => isWaiting(b) - isWaiting(a) || order(keyOf(a), keyOf(b)))
     .map((pod) => () => ({
       key: keyOf(pod),
-      open: () => select({ kind: "pod", key: keyOf(pod) }),
+      open: () => select("pod", keyOf(pod)),
       cells: [keyOf(pod), el("span", { class: `state-${pod.status?.phase}`, text: pod.status?.phase ?? "" }), pod.spec.nodeName ?? "", podClaims(pod).join(", "), podWords(pod).slice(0, 160), age(pod.metadata.creationTimestamp)],
     }));
   return [tableOf(["Pod", "Phase", "Node", "Claims", "Why it waits", "Age"], rows, "pods")];
-}
-
-function podClaims(pod) {
-  const names = (pod.spec.resourceClaims ?? []).map((entry) => entry.resourceClaimName).filter(Boolean);
-  names.push(...(pod.status?.resourceClaimStatuses ?? []).map((entry) => entry.resourceClaimName).filter(Boolean));
-  if (pod.status?.extendedResourceClaimStatus) names.push(pod.status.extendedResourceClaimStatus.resourceClaimName);
-  return [...new Set(names)];
 }
 
 function bar(share) {
@@ -319,130 +246,14 @@ function classesView() {
     .map((found) => () => {
       const expressions = (found.spec.selectors ?? []).map((selector) => selector.cel?.expression ?? "").join(" && ");
       const users = [...stores.claims.values()].filter((claim) => wants(claim).includes(`× ${found.metadata.name}`)).length;
-      return { key: found.metadata.name, open: () => select({ kind: "class", key: found.metadata.name }), cells: [found.metadata.name, expressions, found.spec.extendedResourceName ?? "", String(users)] };
+      return { key: found.metadata.name, open: () => select("class", found.metadata.name), cells: [found.metadata.name, expressions, found.spec.extendedResourceName ?? "", String(users)] };
     });
   return [tableOf(["Class", "Selector", "Extended resource", "Claims"], rows, "classes")];
 }
 
-// --- details ----------------------------------------------------------------------------
-
-function select(what) {
-  state.selected = { ...what, opener: document.activeElement };
-  state.events = [];
-  byId("detail").replaceChildren();
-  renderDetail();
-  askForEvents();
-  byId("detail").querySelector("button")?.focus();
-}
-
-function closeDetail() {
-  const opener = state.selected?.opener;
-  state.selected = null;
-  byId("detail").hidden = true;
-  if (opener?.isConnected) opener.focus();
-  else byId("main").focus();
-}
-
-function facts(pairs) {
-  const list = el("dl");
-  for (const [name, value] of pairs) {
-    if (value === undefined || value === null || value === "") continue;
-    list.append(el("dt", { text: name }), value instanceof Node ? el("dd", {}, value) : el("dd", { text: value }));
-  }
-  return list;
-}
-
-function link(kind, key) {
-  return el("a", { href: "#", text: key, onclick: (event) => (event.preventDefault(), select({ kind, key })) });
-}
-
-// The events of what is open, now and every few seconds (see below).
-async function askForEvents() {
-  const selected = state.selected;
-  const kind = { claim: "ResourceClaim", pod: "Pod" }[selected?.kind];
-  if (!kind || document.hidden) return;
-  try {
-    const found = await eventsOf(kind, selected.key);
-    if (state.selected !== selected) return;
-    state.events = found;
-    renderDetail();
-  } catch {
-    // Not everybody may read events; the rest of the details says enough.
-  }
-}
-
-function eventList() {
-  const found = [...state.events]
-    .sort((a, b) => Date.parse(a.lastTimestamp ?? a.eventTime ?? a.metadata.creationTimestamp) - Date.parse(b.lastTimestamp ?? b.eventTime ?? b.metadata.creationTimestamp));
-  if (!found.length) return null;
-  return el("div", {}, el("h3", { text: "Events" }), el("ol", {}, ...found.map((event) => el("li", { text: `${event.reason}: ${event.message}` }))));
-}
-
-function renderDetail() {
-  const box = byId("detail");
-  const selected = state.selected;
-  if (!selected) return;
-  const content = { device: deviceDetail, claim: claimDetail, pod: podDetail, class: classDetail }[selected.kind](selected);
-  become(box, [el("button", { type: "button", "data-key": "close", class: "close", text: "Close (Esc)", onclick: closeDetail }), ...content.filter(Boolean)]);
-  box.hidden = false;
-}
-
-function deviceDetail({ row, pool }) {
-  const current = state.inventory.devices.get(`${row.driver}\n${row.pool}\n${row.name}`) ?? row;
-  const parts = partsOf(current, state.inventory.poolsByKey.get(`${row.driver}\n${row.pool}`) ?? pool);
-  return [
-    el("h2", { text: current.name }),
-    facts([["driver", current.driver], ["pool", current.pool], ["node", current.node], ["model", current.model], ["state", current.state], ["blocked by", current.blockedBy], ["taints", current.taints.map((taint) => `${taint.key}${taint.value ? `=${taint.value}` : ""}:${taint.effect}`).join(", ")]]),
-    parts.length ? el("h3", { text: "Held by" }) : null,
-    parts.length ? el("ol", {}, ...parts.map((part) => el("li", {}, `${part.label}: `, link("claim", part.owner)))) : null,
-    el("h3", { text: "Attributes" }),
-    facts(Object.entries(current.device.attributes ?? {}).map(([name, value]) => [name, attributeText(value)])),
-    current.device.capacity ? el("h3", { text: "Capacity" }) : null,
-    facts(Object.entries(current.device.capacity ?? {}).map(([name, value]) => [name, shortAmount(value.value)])),
-  ];
-}
-
-function claimDetail({ key }) {
-  const claim = stores.claims.get(key);
-  if (!claim) return [el("h2", { text: key }), el("p", { text: "This claim is gone." })];
-  const users = (claim.status?.reservedFor ?? []).map((user) => link("pod", `${claim.metadata.namespace}/${user.name}`));
-  const results = claim.status?.allocation?.devices?.results ?? [];
-  const waiting = [...stores.pods.values()].find((pod) => pod.metadata.namespace === claim.metadata.namespace && podClaims(pod).includes(claim.metadata.name) && podWords(pod));
-  const selectors = (claim.spec.devices?.requests ?? []).flatMap((request) => (request.exactly ? [request.exactly] : request.firstAvailable ?? []).flatMap((one) => (one.selectors ?? []).map((selector) => selector.cel?.expression ?? "")));
-  return [
-    el("h2", { text: key }),
-    facts([["state", claimState(claim)], ["wants", wants(claim)], ["age", age(claim.metadata.creationTimestamp)], ...users.map((user) => ["reserved for", user])]),
-    selectors.length ? el("h3", { text: "Selectors" }) : null,
-    ...selectors.map((text) => el("p", { class: "story", text })),
-    results.length ? el("h3", { text: "Devices" }) : null,
-    results.length ? el("ol", {}, ...results.map((result) => el("li", { text: `${result.request}: ${result.driver}/${result.pool}/${result.device}${Object.entries(result.consumedCapacity ?? {}).map(([name, value]) => ` (${value} of ${name})`).join("")}` }))) : null,
-    waiting ? el("h3", { text: "Why it waits" }) : null,
-    waiting ? el("p", { class: "story", text: podWords(waiting) }) : null,
-    eventList(),
-  ];
-}
-
-function podDetail({ key }) {
-  const pod = stores.pods.get(key);
-  if (!pod) return [el("h2", { text: key }), el("p", { text: "This pod is gone." })];
-  return [
-    el("h2", { text: key }),
-    facts([["phase", pod.status?.phase], ["node", pod.spec.nodeName], ["age", age(pod.metadata.creationTimestamp)], ...podClaims(pod).map((name) => ["claim", link("claim", `${pod.metadata.namespace}/${name}`)])]),
-    podWords(pod) ? el("h3", { text: "Why it waits" }) : null,
-    podWords(pod) ? el("p", { class: "story", text: podWords(pod) }) : null,
-    eventList(),
-  ];
-}
-
-function classDetail({ key }) {
-  const found = stores.classes.get(key);
-  if (!found) return [el("h2", { text: key }), el("p", { text: "This class is gone." })];
-  return [el("h2", { text: key }), facts([["extended resource", found.spec.extendedResourceName]]), ...(found.spec.selectors ?? []).map((selector) => el("p", { class: "story", text: selector.cel?.expression ?? "" }))];
-}
-
 // --- rendering and keys -------------------------------------------------------------------
 
-const VIEWS = { map: mapView, claims: claimsView, pods: podsView, pools: poolsView, classes: classesView };
+const VIEWS = { map: mapView, claims: claimsView, pods: podsView, pools: poolsView, classes: classesView, users: usersView, history: historyView };
 let scheduled = false;
 let spent = 0; // milliseconds that the last render took
 let ended = 0; // when it ended
@@ -465,10 +276,10 @@ function takeStock() {
   const rules = JSON.stringify([...stores.rules.values()].map((rule) => rule.spec));
   const previous = rules === state.rules ? state.inventory : null;
   state.rules = rules;
-  state.inventory = buildInventory({ nodes: [...stores.nodes.values()], slices: [...stores.slices.values()], claims: [...stores.claims.values()], rules: [...stores.rules.values()] }, previous);
+  state.inventory = buildInventory({ nodes: [...stores.nodes.values()], slices: [...stores.slices.values()], claims: [...stores.claims.values(), ...claimsOfOthers(state.report, stores.claims)], rules: [...stores.rules.values()] }, previous);
   state.podsByNode = new Map();
   for (const pod of stores.pods.values()) if (pod.spec.nodeName) state.podsByNode.set(pod.spec.nodeName, (state.podsByNode.get(pod.spec.nodeName) ?? 0) + 1);
-  const fresh = [...stores.claims.keys()].filter((key) => !state.colours.has(key));
+  const fresh = [...stores.claims.keys(), ...(state.report?.held ?? []).map((each) => each.user)].filter((key) => !state.colours.has(key));
   for (const claim of fresh.sort()) colourOf(claim);
 }
 
@@ -489,7 +300,7 @@ function render() {
     (row ?? document.getElementById("place") ?? main).focus({ preventScroll: !row });
     state.focus = null;
   } else if (inside && !main.contains(document.activeElement)) main.focus({ preventScroll: true });
-  if (state.selected && !byId("detail").hidden) renderDetail();
+  renderDetail();
 }
 
 const depth = (place) => (place.get("node") !== null) + (place.get("group") !== null);
@@ -504,6 +315,7 @@ function route() {
     state.focus = depth(before) > depth(state.place) ? (depth(state.place) ? left : before.get("group") ?? left) : "";
     if (!state.focus) scrollTo(0, 0);
   }
+  openDetail(state.place.get("show") ?? "");
   refresh(0);
 }
 
@@ -524,7 +336,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && state.selected) return closeDetail();
   if (event.key === "Escape" && state.view === "map" && event.target !== byId("filter")) return zoomOut();
   if (event.target instanceof HTMLInputElement || event.ctrlKey || event.metaKey || event.altKey) return;
-  const index = "12345".indexOf(event.key);
+  const index = "1234567".indexOf(event.key);
   if (event.key === "/") (event.preventDefault(), byId("filter").focus());
   else if (event.key === "t") toggleTheme();
   else if (index >= 0) location.hash = `#/${Object.keys(VIEWS)[index]}`;
@@ -545,43 +357,11 @@ byId("filter").addEventListener("input", (event) => {
 byId("theme").addEventListener("click", toggleTheme);
 addEventListener("hashchange", route);
 setInterval(() => refresh(), 15000); // ages
-setInterval(askForEvents, 3000);
-
-// --- signing in ----------------------------------------------------------------------------
-
-function askForToken(message = "") {
-  byId("login-error").textContent = message;
-  const dialog = byId("login");
-  if (!dialog.open) dialog.showModal();
-  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(byId("token").value.trim()), { once: true }));
-}
-
-async function signIn() {
-  // A link from `dray up` carries the token behind the #, which browsers never send to a server.
-  const given = /[#&]token=([^&]+)/.exec(location.hash);
-  let token = given ? decodeURIComponent(given[1]) : sessionStorage.getItem("token") ?? "";
-  if (given) history.replaceState(null, "", "#/map");
-  let message = "";
-  for (;;) {
-    if (!token) token = await askForToken(message);
-    useToken(token);
-    try {
-      await tryToken();
-      sessionStorage.setItem("token", token);
-      byId("token").value = "";
-      return;
-    } catch (error) {
-      if (!(error instanceof Denied)) message = `The server does not answer: ${error.message}`;
-      else message = error.message;
-      sessionStorage.removeItem("token");
-      token = "";
-    }
-  }
-}
+setInterval(askForMore, 3000);
 
 async function start() {
   if (sessionStorage.getItem("theme")) document.documentElement.dataset.theme = sessionStorage.getItem("theme");
-  await signIn();
+  state.me = await signIn();
   route();
   const live = byId("live");
   const say = (text, name) => {
@@ -597,7 +377,12 @@ async function start() {
   const lost = (error) => {
     say(error instanceof Denied ? error.message : "connection lost, retrying", "lost");
   };
-  for (const kind of Object.keys(stores)) follow(kind, stores[kind], changed, lost);
+  for (const kind of Object.keys(stores)) follow(kind, stores[kind], changed, lost, state.me.namespace);
+  followRecords((records) => {
+    Object.assign(state, records);
+    state.stale = true;
+    refresh();
+  });
 }
 
 start();

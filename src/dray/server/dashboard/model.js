@@ -67,6 +67,21 @@ function newestPools(slices) {
   return [...pools.values()].sort((a, b) => order(a.driver + a.pool, b.driver + b.pool));
 }
 
+// The name of a claim; of others' claims only the user is known.
+function ownerOf({ metadata: { namespace, name } }) {
+  return name ? `${namespace}/${name}` : namespace;
+}
+
+// What others hold, as claims without names: the report tells it of everybody, `claims` are those that may be seen.
+export function claimsOfOthers(report, claims) {
+  if (!report?.held?.length) return [];
+  const known = new Set();
+  for (const claim of claims.values()) for (const result of claim.status?.allocation?.devices?.results ?? []) known.add(rowKey(result.driver, result.pool, result.device));
+  return report.held
+    .filter(({ devices }) => !devices.some((each) => known.has(rowKey(each.driver, each.pool, each.device))))
+    .map(({ user, devices }) => ({ metadata: { namespace: user, name: "" }, status: { allocation: { devices: { results: devices } }, reservedFor: [] } }));
+}
+
 const NONE = Object.freeze([]); // the uses of a device that nobody has
 const rowKey = (driver, pool, device) => `${driver}\n${pool}\n${device}`;
 
@@ -119,7 +134,7 @@ export function buildInventory({ nodes, slices, claims, rules }, previous = null
       const row = devices.get(rowKey(result.driver, result.pool, result.device));
       if (!row) continue;
       if (row.uses === NONE) row.uses = [];
-      row.uses.push({ claim: `${claim.metadata.namespace}/${claim.metadata.name}`, request: result.request, admin: Boolean(result.adminAccess), consumed: result.consumedCapacity ?? {}, pods: (claim.status.reservedFor ?? []).map((user) => user.name) });
+      row.uses.push({ claim: ownerOf(claim), request: result.request, admin: Boolean(result.adminAccess), consumed: result.consumedCapacity ?? {}, pods: (claim.status.reservedFor ?? []).map((user) => user.name) });
     }
   }
   for (const pool of pools) markBlocked(pool);

@@ -63,7 +63,9 @@ class ApiServer:
     deprecation: Callable[[Kind, str], str]
     flow: Flow
     prepare_user: Callable[[User], Awaitable[None]] | None = None  # before the request of a user is judged
-    login: Callable[[Request, User], Response | None] | None = None  # answers `dray login`
+    login: Callable[[Request, User], Response | None] | None = (
+        None  # answers `dray login` and `dray dashboard`
+    )
     reviews: dict[tuple[str, str], Handle] = field(default_factory=dict)  # (group, kind) -> handler
     audit: AuditLog | None = None
 
