@@ -426,6 +426,26 @@ def _replica_set(spec: JsonObject, now: str) -> None:
     spec.setdefault("replicas", 1)
 
 
+@_defaults_of("autoscaling", "HorizontalPodAutoscalerSpec")
+def _pod_autoscaler(spec: JsonObject, now: str) -> None:
+    spec.setdefault("minReplicas", 1)
+    if not spec.get("metrics"):
+        target = {"type": "Utilization", "averageUtilization": 80}
+        spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
+    behavior = spec.get("behavior")
+    if behavior is None:
+        return
+    # The window of scaling down is not filled in: it is an option of the controller.
+    up = {"stabilizationWindowSeconds": 0, "selectPolicy": "Max"}
+    up["policies"] = [
+        {"type": "Pods", "value": 4, "periodSeconds": 15},
+        {"type": "Percent", "value": 100, "periodSeconds": 15},
+    ]
+    down = {"selectPolicy": "Max", "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]}
+    for direction, rules in (("scaleUp", up), ("scaleDown", down)):
+        behavior[direction] = {**rules, **(behavior.get(direction) or {})}
+
+
 @_defaults_of("batch", "Job")
 def _job(job: JsonObject, now: str) -> None:
     spec = job["spec"]

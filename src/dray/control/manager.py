@@ -16,6 +16,7 @@ from dray.control.garbage_collection import GarbageCollector
 from dray.control.jobs import DaemonSetController, JobController
 from dray.control.namespaces import NamespaceController
 from dray.control.node_lifecycle import NodeLifecycle, NodeMonitoring
+from dray.control.pod_autoscaling import PodAutoscalerController
 from dray.control.pod_groups import GroupProtection
 from dray.control.pool_status import PoolStatusController
 from dray.control.reconcile_loop import Caches, Clock, Controller
@@ -42,6 +43,7 @@ CONTROLLERS: dict[str, type[Controller]] = {
         QuotaController,
         JobDependencies,
         ComputeDomainController,
+        PodAutoscalerController,
     )
 }
 

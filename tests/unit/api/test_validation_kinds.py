@@ -66,6 +66,22 @@ GOOD = {
         "spec": {"parallelism": 1, "completions": 2, "completionMode": "Indexed", "selector": LABELS, "template": template(restartPolicy="Never")},
     },
     "PodDisruptionBudget.policy": {**NAMED, "spec": {"minAvailable": 1, "selector": LABELS}},
+    "HorizontalPodAutoscaler.autoscaling": {
+        **NAMED,
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
+            "minReplicas": 0,
+            "maxReplicas": 3,
+            "metrics": [
+                {"type": "Object", "object": {"describedObject": {"kind": "Namespace", "name": "n"}, "metric": {"name": "q"},
+                                              "target": {"type": "Value", "value": "1"}}},
+                {"type": "ContainerResource", "containerResource": {"name": "cpu", "container": "c",
+                                                                    "target": {"type": "Utilization", "averageUtilization": 1}}},
+            ],
+            "behavior": {"scaleUp": {"stabilizationWindowSeconds": 3600, "selectPolicy": "Min", "tolerance": "0",
+                                     "policies": [{"type": "Percent", "value": 1, "periodSeconds": 1800}]}},
+        },
+    },
     f"Role.{RBAC}": {**NAMED, "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]},
     f"ClusterRole.{RBAC}": {**GLOBAL, "rules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}], "aggregationRule": {"clusterRoleSelectors": [LABELS]}},
     f"RoleBinding.{RBAC}": {**NAMED, "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "r"}, "subjects": [{"kind": "ServiceAccount", "name": "s"}]},

@@ -240,6 +240,15 @@ system:controller:disruption-controller
 system:controller:generic-garbage-collector
   - read,delete,patch,update *: *
   - create,patch,update core,events.k8s.io: events
+system:controller:horizontal-pod-autoscaler
+  - read autoscaling: horizontalpodautoscalers
+  - update autoscaling: horizontalpodautoscalers/status
+  - get,update *: */scale
+  - list,watch core: pods
+  - list,watch metrics.k8s.io: pods
+  - read custom.metrics.k8s.io: *
+  - read external.metrics.k8s.io: *
+  - create,patch,update core,events.k8s.io: events
 system:controller:job-controller
   - read,patch,update batch: jobs
   - update batch: jobs/status

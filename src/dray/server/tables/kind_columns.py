@@ -347,6 +347,10 @@ LAYOUTS: dict[tuple[str, str], Layout] = {
         ),
         workload_cells.replica_set_cells,
     ),
+    ("autoscaling", "horizontalpodautoscalers"): Layout(
+        columns("Name, Reference, Targets, MinPods, MaxPods, Replicas, Age"),
+        workload_cells.pod_autoscaler_cells,
+    ),
     ("batch", "jobs"): Layout(
         columns("Name, Status, Completions, Duration, Age, Containers+, Images+, Selector+"),
         workload_cells.job_cells,

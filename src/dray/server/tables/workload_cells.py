@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dray.api.conditions import is_true_in
@@ -261,3 +261,60 @@ def _job_state(thing: JsonObject, status: JsonObject) -> str:
         if is_true_in(status, condition):
             return condition
     return "Running"
+
+
+# --- HorizontalPodAutoscaler -----------------------------------------------------
+
+_SHOWN_METRICS = 2
+
+
+def pod_autoscaler_cells(autoscaler: JsonObject) -> Cells:
+    """Return name, target, metrics with their values, bounds, replicas and age."""
+    spec, status, metadata = (
+        autoscaler.get("spec") or {},
+        autoscaler.get("status") or {},
+        autoscaler["metadata"],
+    )
+    target = spec.get("scaleTargetRef") or {}
+    least = spec.get("minReplicas")
+    return [
+        metadata.get("name", ""),
+        f"{target.get('kind', '')}/{target.get('name', '')}",
+        _metrics(spec.get("metrics") or (), status.get("currentMetrics") or ()),
+        "<unset>" if least is None else str(least),
+        spec.get("maxReplicas") or 0,
+        status.get("currentReplicas") or 0,
+        age(metadata.get("creationTimestamp")),
+    ]
+
+
+def _metrics(specs: Sequence[JsonObject], statuses: Sequence[JsonObject]) -> str:
+    if not specs:
+        return NONE
+    shown = [
+        _metric(spec, statuses[index] if index < len(statuses) else {}) for index, spec in enumerate(specs)
+    ]
+    text = ", ".join(shown[:_SHOWN_METRICS])
+    more = len(shown) - _SHOWN_METRICS
+    return f"{text} + {more} more..." if more > 0 else text
+
+
+def _metric(spec: JsonObject, status: JsonObject) -> str:
+    kind = spec.get("type") or ""
+    field = kind[:1].lower() + kind[1:]
+    source = spec.get(field)
+    if source is None:
+        return "<unknown type>"
+    found = status.get(field)
+    target, current = source.get("target") or {}, (found or {}).get("current") or {}
+    prefix = f"{source['name']}: " if field in ("resource", "containerResource") else ""
+    if prefix and target.get("averageValue") is None:
+        now = current.get("averageUtilization")
+        wanted = target.get("averageUtilization")
+        shown = "<unknown>" if now is None else f"{now}%"
+        return f"{prefix}{shown}/{'<auto>' if wanted is None else f'{wanted}%'}"
+    has_average = target.get("averageValue") is not None
+    name = "averageValue" if has_average else "value"
+    now = current.get(name)
+    suffix = " (avg)" if has_average and field in ("object", "external") else ""
+    return f"{prefix}{'<unknown>' if now is None else now}/{target.get(name)}{suffix}"
