@@ -176,6 +176,17 @@ async def test_a_stream_ends_with_its_source_and_the_connection_serves_on():
         assert (await answer(reader))[0] == 200
 
 
+async def test_a_long_piece_of_a_stream_arrives_whole():
+    async with served() as (echo, _, reader, writer):
+        piece = bytes(range(256)) * 1_000
+        writer.write(plain("/watch"))
+        await reader.readuntil(b"\r\n\r\n")
+        for each in (piece, None):
+            echo.lines.put_nowait(each)
+        expected = b"%x\r\n%b\r\n0\r\n\r\n" % (len(piece), piece)
+        assert await reader.readexactly(len(expected)) == expected
+
+
 @pytest.mark.parametrize("path", ["/slow", "/watch"])
 async def test_when_the_client_goes_the_work_for_it_ends(path):
     async with served() as (echo, _, reader, writer):
@@ -344,12 +355,14 @@ async def test_a_connection_without_any_request_is_closed(quick_ticks):
 
 
 @pytest.mark.parametrize("lane", ["quick", "framework"])
-@pytest.mark.parametrize("path", ["/large", "/watch"])
-async def test_an_answer_that_is_not_read_waits_in_pieces_and_is_given_up(lane, path, quick_ticks):
+@pytest.mark.parametrize(
+    ("path", "line"), [("/large", b""), ("/watch", b"x" * 50_000), ("/watch", b"x" * 5_000_000)]
+)
+async def test_an_answer_that_is_not_read_waits_in_pieces_and_is_given_up(lane, path, line, quick_ticks):
     async with served(write=10 if lane == "quick" else 0.3) as (echo, front, reader, writer):
         reader._transport.pause_reading()
         for _ in range(1_000):
-            echo.lines.put_nowait(b"x" * 50_000)
+            echo.lines.put_nowait(line)
         writer.write(plain(path, b"", "GET", *(["TE: trailers"] if lane == "framework" else [])))
         await until(lambda: front.connections.all())
         (connection,) = front.connections.all()

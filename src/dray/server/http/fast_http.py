@@ -25,7 +25,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
@@ -479,16 +479,17 @@ class FastConnection(asyncio.Protocol):
             if len(body) <= WRITE_BUFFER:
                 self._write(head + body)
                 return
-            # The body may be shared by many clients; what is copied for each is one piece at a time.
             self._write(head)
-            view, turn = memoryview(body), TimeSlice()
-            for place in range(0, len(body), WRITE_BUFFER):
-                await self._write_piece(view[place : place + WRITE_BUFFER], turn)
+            await self._write_in_pieces(body, TimeSlice())
 
     def _write(self, data: bytes | memoryview) -> None:
         if self._transport is None:
             raise ConnectionResetError("the client is gone")
         self._transport.write(data)
+
+    async def _write_in_pieces(self, data: bytes, turn: TimeSlice) -> None:
+        for part in parts_to_write(data):
+            await self._write_piece(part, turn)
 
     async def _write_piece(self, data: bytes | memoryview, turn: TimeSlice) -> None:
         """Send some bytes; returns when there is room for more."""
@@ -505,15 +506,28 @@ class FastConnection(asyncio.Protocol):
         try:
             self._write(_format_head(response, f"{framing}\r\n", is_last))
             async for piece in pieces:
-                if piece and length is None:
+                if not piece:
+                    continue
+                if length is not None:
+                    await self._write_in_pieces(piece, turn)
+                elif len(piece) <= WRITE_BUFFER:
                     await self._write_piece(b"%x\r\n%b\r\n" % (len(piece), piece), turn)
-                elif piece:
-                    await self._write_piece(piece, turn)
+                else:
+                    self._write(b"%x\r\n" % len(piece))
+                    await self._write_in_pieces(piece, turn)
+                    self._write(b"\r\n")
             if length is None:
                 self._write(_LAST_CHUNK)
         finally:
             with contextlib.suppress(Exception):
                 await pieces.aclose()  # type: ignore[attr-defined]
+
+
+def parts_to_write(data: bytes) -> Iterator[memoryview]:
+    """Split what many clients may share, so that what is copied and encrypted for each is one part at a time."""
+    view = memoryview(data)
+    for place in range(0, len(data), WRITE_BUFFER):
+        yield view[place : place + WRITE_BUFFER]
 
 
 def _format_head(response: Response, framing: str, is_last: bool) -> bytes:

@@ -26,7 +26,7 @@ from aiohttp.web_request import BaseRequest
 
 from dray.host.sockets import UnixSocket, peer_uid
 from dray.server.http.connection_limits import BodyBudget, Connections
-from dray.server.http.fast_http import WRITE_BUFFER, FastConnection, Handler, Times
+from dray.server.http.fast_http import WRITE_BUFFER, FastConnection, Handler, Times, parts_to_write
 from dray.server.http.listening import Listener, connection_limit
 from dray.server.http.websocket_tunnels import join
 from dray.server.requests import Request, Response, errors
@@ -142,7 +142,7 @@ class Front:
         body = response.body
         if isinstance(body, bytes):
             answer.content_length = len(body)
-            pieces: AsyncIterator[bytes] = _in_pieces(body)
+            pieces: AsyncIterator[bytes] = _only(body)
         else:
             pieces = body
             if response.length is None:
@@ -152,8 +152,9 @@ class Front:
         try:
             await answer.prepare(incoming)
             async for piece in pieces:
-                async with asyncio.timeout(self._times.write):
-                    await answer.write(piece)
+                for part in parts_to_write(piece):
+                    async with asyncio.timeout(self._times.write):
+                        await answer.write(part)
             await answer.write_eof()
         except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError):
             pass  # the client went away; that is how most watches end
@@ -300,6 +301,5 @@ def _whole(response: Response, body: bytes) -> web.Response:
     return answer
 
 
-async def _in_pieces(body: bytes) -> AsyncIterator[bytes]:
-    for place in range(0, len(body), WRITE_BUFFER):
-        yield body[place : place + WRITE_BUFFER]
+async def _only(body: bytes) -> AsyncIterator[bytes]:
+    yield body
