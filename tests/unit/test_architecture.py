@@ -94,6 +94,7 @@ THROUGH_EXPORTS = {
     # for vendors' tools; the others for light nodes, which put the SDK's parts together without sockets
     "driver": {"skeleton", "conformance", "api_access", "files", "metrics", "preparing", "slices", "state"},
     "control": {
+        "compute_domains",
         "guarding",
         "manager",
         "node_lifecycle",

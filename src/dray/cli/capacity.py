@@ -29,7 +29,7 @@ from dray.workbench.capacity import (
     plan_capacity,
     plan_removal,
 )
-from dray.workbench.workload_pods import pods_of
+from dray.workbench.workload_pods import pods_of, templates_of
 
 _FEW = 4  # pods named per node in the table
 
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
     wanted = Snapshot()
     for obj in valid_objects(args.files):
         wanted.add(obj)
-        for pod in pods_of(obj):
-            wanted.add(pod)
+        for made in (*templates_of(obj), *pods_of(obj)):
+            wanted.add(made)
     base = load_source(args, offline=bool(args.files) and not args.pending and not args.kubeconfig)
     snapshot = base.merged(wanted) if args.files else base
     catalogue = read_catalogue(args.catalogue, snapshot) if args.catalogue else None

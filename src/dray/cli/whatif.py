@@ -15,7 +15,7 @@ from dray.cli.sources import add_source_flags, load_source, need
 from dray.sim.hardware import parse_hardware
 from dray.sim.snapshot import Snapshot
 from dray.workbench.experiments import Experiment
-from dray.workbench.workload_pods import pods_of
+from dray.workbench.workload_pods import pods_of, templates_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
     wanted = Snapshot()
     for obj in valid_objects(args.files):
         wanted.add(obj)
-        for pod in pods_of(obj):
-            wanted.add(pod)
+        for made in (*templates_of(obj), *pods_of(obj)):
+            wanted.add(made)
     base = load_source(args, offline=bool(added))
     need(base, "resourceslices", "nodes", "deviceclasses")
     experiment = Experiment(base, wanted, added, args.drain, load_policy(args.policy))

@@ -95,6 +95,11 @@ def _models(value: JsonObject) -> list[str]:
     ]
 
 
+def mappings(value: Any) -> list[JsonObject]:
+    """Return the mappings of a list; manifests have placeholders and mistakes where lists belong."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def containers_of(spec: JsonObject) -> Iterator[tuple[str, JsonObject]]:
     """Yield the containers of a pod with their paths: the init containers first, as they run."""
     for field in ("initContainers", "containers"):

@@ -1,4 +1,4 @@
-"""Pods of workload manifests: what their controllers would make of them, for offline tools.
+"""Pods and claim templates of manifests: what their controllers would make of them, for offline tools.
 
 Pod templates are found by shape (`pod_templates`), so any custom kind works. How many pods a template stands for is read
 on the way to it: the numbers of copies that enclosing mappings name are multiplied (a JobSet has replicas of Jobs
@@ -11,13 +11,30 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from dray.api.codec import to_view
+from dray.api.compute_domains import API_VERSION as DOMAIN_VERSION
+from dray.api.compute_domains import ComputeDomain
 from dray.api.json_types import JsonObject
+from dray.control.compute_domains import workload_template
 from dray.sim.snapshot import SnapshotError
 from dray.workbench.pod_templates import PodTemplate, pod_templates
 
 MOST_PODS = 10_000  # of one workload
 _UNCOUNTED = ("Pod", "DaemonSet", "PodTemplate", "ClusterTrainingRuntime", "TrainingRuntime")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+def templates_of(obj: JsonObject) -> list[JsonObject]:
+    """Return the claim templates that the controller of an object makes: that of a ComputeDomain's workload."""
+    if (obj.get("apiVersion"), obj.get("kind")) != (DOMAIN_VERSION, "ComputeDomain"):
+        return []
+    try:
+        domain = to_view(ComputeDomain, {key: obj.get(key) or {} for key in ("metadata", "spec")})
+    except ValueError:
+        return []  # the server refuses it, too
+    if not domain.spec.channel.resource_claim_template.name:
+        return []
+    return [workload_template(domain)]
 
 
 def pods_of(obj: JsonObject) -> list[JsonObject]:

@@ -11,6 +11,7 @@ ask for devices passes through untouched.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,7 +130,17 @@ def _convert_workload(obj: JsonObject, mapped: dict[str, str], conversion: Conve
 
 # Where the name of a resource is a label, a taint or what a class provides, not a request.
 _LABEL_MAPS = ("labels", "annotations", "nodeSelector", "matchLabels", "nodeLabels", "hard", "used")
-_OTHER_MEANINGS = ("key", "topologyKey", "extendedResourceName")
+_OTHER_MEANINGS = (
+    "key",
+    "topologyKey",
+    "extendedResourceName",
+    "apiVersion",
+    "matchAttribute",
+    "distinctAttribute",
+)
+_ASKED_IN_TEXT = re.compile(
+    r"""^[ \t-]*["']?([\w.-]{1,200}/[\w.-]{1,200})["']?[ \t]*:[ \t]*["']?\d""", re.MULTILINE
+)
 
 
 def remaining_resources(value: Any, mapped: dict[str, str]) -> Iterator[tuple[str, str]]:
@@ -145,8 +156,12 @@ def remaining_resources(value: Any, mapped: dict[str, str]) -> Iterator[tuple[st
                 stack.append((inner, place, str(name)))
         elif isinstance(item, list):
             stack += [(inner, f"{path}[{index}]", key) for index, inner in enumerate(item)]
-        elif isinstance(item, str) and key not in (*_LABEL_MAPS, *_OTHER_MEANINGS) and is_known(item, mapped):
-            yield path, item
+        elif isinstance(item, str) and key not in (*_LABEL_MAPS, *_OTHER_MEANINGS):
+            if is_known(item, mapped):
+                yield path, item
+            elif "\n" in item:  # a manifest as a text, for example of a step of a workflow
+                asked = (found[1] for found in _ASKED_IN_TEXT.finditer(item))
+                yield from ((path, name) for name in dict.fromkeys(asked) if is_known(name, mapped))
 
 
 def _claim_template(name: str, metadata: JsonObject, requests: list[JsonObject]) -> JsonObject:

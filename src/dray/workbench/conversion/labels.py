@@ -108,6 +108,8 @@ IMPLIED: dict[str, str] = {
 ABOUT_DEVICES = re.compile(
     r"(nvidia\.com/|amd\.com/|gpu\.intel\.com/|cloud\.google\.com/gke-(accelerator|tpu|gpu)|k8s\.amazonaws\.com/accelerator)"
 )
+# Those of them that a cloud sets on its nodes: they are there whatever gives out the devices.
+OF_CLOUD = re.compile(r"(cloud\.google\.com|k8s\.amazonaws\.com)/")
 
 
 def expression_for(label: str, operator: str, values: Values, drivers: set[str]) -> str | None:

@@ -18,7 +18,14 @@ from dray.api.json_types import JsonObject
 from dray.api.parsing import ParseError, load_yaml
 from dray.api.quantity import QuantityError, parse_quantity
 from dray.drivers.driver_names import NVIDIA
-from dray.workbench.conversion.labels import ABOUT_DEVICES, IMPLIED, RULES, expression_for, is_implied
+from dray.workbench.conversion.labels import (
+    ABOUT_DEVICES,
+    IMPLIED,
+    OF_CLOUD,
+    RULES,
+    expression_for,
+    is_implied,
+)
 from dray.workbench.conversion.resources import (
     HAMI,
     SHARES,
@@ -28,7 +35,7 @@ from dray.workbench.conversion.resources import (
     request_for,
 )
 from dray.workbench.conversion.yaml_texts import as_yaml
-from dray.workbench.pod_templates import containers_of
+from dray.workbench.pod_templates import containers_of, mappings
 
 
 @dataclass(slots=True)
@@ -67,6 +74,10 @@ def convert_pod(
             f"{who} stays: its podSpecPatch is a template that cannot be extended; add claims there"
         )
         return change
+    unreadable = _unreadable(spec)
+    if unreadable:
+        change.lost.append(f"{unreadable} is not a list: put in its values first")
+        return change
     wanted = _collect(spec, mapped, change)
     if not wanted:
         return change
@@ -89,6 +100,17 @@ def convert_pod(
         spec.setdefault("resourceClaims", []).append(entry_of_pod)
     _remark(spec, wanted, change)
     return change
+
+
+def _unreadable(spec: JsonObject) -> str:
+    """Return the path of a list to which a claim would be added and which is something else; empty: there is none."""
+    if not isinstance(spec.get("resourceClaims") or [], list):
+        return "spec.resourceClaims"
+    for path, container in containers_of(spec):
+        resources = container.get("resources")
+        if isinstance(resources, dict) and not isinstance(resources.get("claims", []), list):
+            return f"spec.{path}.resources.claims"
+    return ""
 
 
 def _patch_of(spec: JsonObject) -> JsonObject:
@@ -240,9 +262,9 @@ def _unique(name: str, taken: list[str]) -> str:
 
 
 def _free_name(spec: JsonObject) -> str:
-    entries = spec.get("resourceClaims") or []
+    entries = mappings(spec.get("resourceClaims"))
     if spec.get("podSpecPatch"):
-        entries = [*entries, *(_patch_of(spec).get("resourceClaims") or [])]
+        entries += mappings(_patch_of(spec).get("resourceClaims"))
     taken = [str(entry.get("name")) for entry in entries]
     return _unique("devices", taken)
 
@@ -296,6 +318,9 @@ def _translate(
             change.lost.append(f"node label {label}={','.join(values)} stays: it speaks of time slices")
             return None
         return RULES[label].driver, expression
+    if OF_CLOUD.match(label):
+        change.notes.append(f"the node label {label} stays: the cloud sets it, with claims as without")
+        return None
     if ABOUT_DEVICES.match(label):
         shown = f"{label} {operator} {','.join(values)}".strip()
         change.lost.append(f"the condition on the node label ({shown}) stays: no attribute says the same")
@@ -309,18 +334,17 @@ def _take_affinity(
     node_affinity = affinity.get("nodeAffinity") if isinstance(affinity, dict) else None
     if not isinstance(node_affinity, dict):
         return
-    for preference in node_affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or []:
-        keys = [
-            str(expression.get("key"))
-            for expression in (preference.get("preference") or {}).get("matchExpressions") or []
-        ]
+    for preference in mappings(node_affinity.get("preferredDuringSchedulingIgnoredDuringExecution")):
+        term = preference.get("preference")
+        expressions = term.get("matchExpressions") if isinstance(term, dict) else None
+        keys = [str(expression.get("key")) for expression in mappings(expressions)]
         if any(ABOUT_DEVICES.match(key) for key in keys):
             change.lost.append(
                 f"the preference for nodes with {', '.join(keys)} stays: "
                 "to prefer devices, list alternatives in firstAvailable"
             )
-    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    terms = required.get("nodeSelectorTerms") or []
+    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    terms = mappings(required.get("nodeSelectorTerms") if isinstance(required, dict) else None)
     if len(terms) == 1:
         _take_term(terms[0], drivers, change, found)
         if not terms[0]:
@@ -335,7 +359,7 @@ def _take_affinity(
 
 def _take_term(term: JsonObject, drivers: set[str], change: PodChange, found: dict[str, list[str]]) -> None:
     left = []
-    for expression in term.get("matchExpressions") or []:
+    for expression in mappings(term.get("matchExpressions")):
         outcome = _translate(*_parts(expression), drivers, change)
         if outcome is None:
             left.append(expression)
@@ -358,12 +382,12 @@ def _take_alternatives(
     owners: set[str] = set()
     trial = PodChange()
     for term in terms:
-        outcomes = [_translate(*_parts(e), drivers, trial) for e in term.get("matchExpressions") or []]
+        outcomes = [_translate(*_parts(e), drivers, trial) for e in mappings(term.get("matchExpressions"))]
         if not outcomes or term.get("matchFields") or any(outcome is None for outcome in outcomes):
             if any(
                 ABOUT_DEVICES.match(_parts(e)[0])
                 for each in terms
-                for e in each.get("matchExpressions") or []
+                for e in mappings(each.get("matchExpressions"))
             ):
                 change.lost.append(
                     "the node affinity with several terms stays: not all of it can be said of a device"
@@ -380,7 +404,8 @@ def _take_alternatives(
 
 
 def _parts(expression: JsonObject) -> tuple[str, str, list[str]]:
-    values = [str(value) for value in expression.get("values") or []]
+    given = expression.get("values")
+    values = [str(value) for value in given] if isinstance(given, list) else []
     return str(expression.get("key")), str(expression.get("operator")), values
 
 
@@ -389,11 +414,9 @@ def _parts(expression: JsonObject) -> tuple[str, str, list[str]]:
 
 def _remark(spec: JsonObject, wanted: list[Wanted], change: PodChange) -> None:
     """Note what the pod may have relied on beside its resources."""
-    keys = {str(toleration.get("key")) for toleration in spec.get("tolerations") or []}
-    everything = any(
-        toleration.get("operator") == "Exists" and not toleration.get("key")
-        for toleration in spec.get("tolerations") or []
-    )
+    tolerations = mappings(spec.get("tolerations"))
+    keys = {str(toleration.get("key")) for toleration in tolerations}
+    everything = any(each.get("operator") == "Exists" and not each.get("key") for each in tolerations)
     for resource in dict.fromkeys(entry.resource for entry in wanted):
         if resource not in keys and not everything:
             change.notes.append(
@@ -405,7 +428,7 @@ def _remark(spec: JsonObject, wanted: list[Wanted], change: PodChange) -> None:
                 f"the toleration of {resource} stays: it is about node taints; device taints are tolerated in the claim"
             )
     for _, container in containers_of(spec):
-        names = {str(entry.get("name")) for entry in container.get("env") or [] if isinstance(entry, dict)}
+        names = {str(entry.get("name")) for entry in mappings(container.get("env"))}
         if "NVIDIA_VISIBLE_DEVICES" in names:
             change.notes.append(
                 f"container {container.get('name')} sets NVIDIA_VISIBLE_DEVICES: remove it, devices come through CDI"

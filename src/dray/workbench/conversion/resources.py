@@ -11,7 +11,7 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from dray.drivers.driver_names import NETWORK, NVIDIA, TPU
+from dray.drivers.driver_names import ASCEND, NETWORK, NVIDIA, TPU
 
 MIG, AMD = "mig.nvidia.com", "gpu.amd.com"
 SRIOV = "sriovnetwork.k8snetworkplumbingwg.io"
@@ -59,6 +59,16 @@ _PLAIN: dict[str, DeviceRequest] = {
     ),
     "gpu.intel.com/xe": DeviceRequest(
         "gpu.intel.com", "gpu.intel.com", "gpu", ('device.attributes["gpu.intel.com"].driver == "xe"',)
+    ),
+    "intel.com/gpu": DeviceRequest("gpu.intel.com", "gpu.intel.com", "gpu"),
+    "intel.com/qat": DeviceRequest("qat.intel.com", "qat.intel.com", "qat"),
+    "huawei.com/Ascend310P": DeviceRequest("npu-ascend310p.project-hami.io", ASCEND, "npu"),
+    "vpc.amazonaws.com/efa": DeviceRequest(
+        NETWORK,
+        NETWORK,
+        "efa",
+        ('device.attributes["dra.net"].pciDevice == "Elastic Fabric Adapter (EFA)"',),
+        ("vpc.amazonaws.com/efa becomes a claim for devices of dranet, which must run on the nodes",),
     ),
     "habana.ai/gaudi": DeviceRequest("gaudi.intel.com", "gaudi.intel.com", "gaudi"),
     "intel.com/gaudi": DeviceRequest("gaudi.intel.com", "gaudi.intel.com", "gaudi"),

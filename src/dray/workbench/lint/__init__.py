@@ -25,6 +25,7 @@ from dray.workbench.lint.fitting import Devices, Fitting, check_selectors
 from dray.workbench.lint.objects import Judged, judge, value_at
 from dray.workbench.lint.placeholders import from_placeholder, unparsed
 from dray.workbench.lint.references import Known, check_class_extended, check_references
+from dray.workbench.workload_pods import templates_of
 
 __all__ = ["CODES", "ERROR", "INFO", "WARNING", "Finding", "Report", "lint"]
 
@@ -72,12 +73,14 @@ class _Run:
         self.ignored = ignored
         self.report = Report()
         self.judged: list[tuple[Document, Judged]] = []  # those that can be read
+        self.made: list[JsonObject] = []  # what controllers make of the objects
         self.wrong: set[int] = set()  # documents (by position in `judged`) with errors of their own
 
     def check(self, files: Mapping[str, bytes]) -> Report:
         for file, data in files.items():
             self._check_file(file, data)
-        known = Known.of((_stored(judged) for _, judged in self.judged), self.cluster)
+        stored = (_stored(judged) for _, judged in self.judged)
+        known = Known.of((*self.made, *stored), self.cluster)
         for position, (document, judged) in enumerate(self.judged):
             self._add(position, document, check_references(judged, known, self.namespace))
             self._add(position, document, check_class_extended(_stored(judged), known))
@@ -111,6 +114,7 @@ class _Run:
                 )
                 continue
             judged = judge(value, self.features, self.namespace)
+            self.made += templates_of(value)
             position = None
             if judged.stored is not None:
                 position = len(self.judged)
@@ -138,7 +142,7 @@ class _Run:
         sound = [
             _stored(judged) for position, (_, judged) in enumerate(self.judged) if position not in self.wrong
         ]
-        fitting = Fitting(cluster, sound)
+        fitting = Fitting(cluster, (*self.made, *sound))
         for position, (document, judged) in enumerate(self.judged):
             if position not in self.wrong:
                 self._add(position, document, fitting.check_claim(_stored(judged)))
