@@ -20,7 +20,15 @@ from typing import Any, Final
 
 from dray.api.meta import LabelSelector
 
-__all__ = ["compares", "holds", "integer_of", "matches_label_object", "matches_labels", "object_holds"]
+__all__ = [
+    "compares",
+    "format_selector",
+    "holds",
+    "integer_of",
+    "matches_label_object",
+    "matches_labels",
+    "object_holds",
+]
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _INT64: Final = range(-(2**63), 2**63)
@@ -93,3 +101,22 @@ def integer_of(text: str) -> int | None:
         return None
     number = int(text)
     return number if number in _INT64 else None
+
+
+def format_selector(selector: Mapping[str, Any] | None) -> str:
+    """Return a label selector (as JSON) as text, requirements by key.
+
+    >>> format_selector({"matchLabels": {"b": "1"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["y", "x"]}]})
+    'a in (x,y),b=1'
+    """
+    parts = [(key, f"{key}={value}") for key, value in ((selector or {}).get("matchLabels") or {}).items()]
+    for requirement in (selector or {}).get("matchExpressions") or ():
+        key, values = requirement.get("key", ""), ",".join(sorted(requirement.get("values") or ()))
+        text = {
+            "In": f"{key} in ({values})",
+            "NotIn": f"{key} notin ({values})",
+            "Exists": key,
+            "DoesNotExist": f"!{key}",
+        }.get(requirement.get("operator", ""), "")
+        parts.append((key, text))
+    return ",".join(text for _, text in sorted(parts, key=lambda part: part[0]))

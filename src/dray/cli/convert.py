@@ -8,13 +8,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from dray.api.json_types import JsonObject
 from dray.api.parsing import decode_text
 from dray.api.wording import plural
 from dray.cli.manifests import read_files
-from dray.cli.output import CommandError, add_output_flag, as_data, emit, say
+from dray.cli.output import CommandError, add_output_flag, as_data, emit, plain_values, say
 from dray.cli.sources import add_source_flags, load_source
 from dray.host.files import write_atomically
 from dray.workbench.conversion import Conversion, Converted
@@ -181,7 +180,7 @@ def _files(names: list[str]) -> list[_File]:
                     f"{name}:{line}: expected a Kubernetes object with apiVersion and kind",
                     "`dray check` finds all such places",
                 )
-            objects.append(_plain(document.value))
+            objects.append(plain_values(document.value))
         text = decode_text(data)
         is_json = text.lstrip()[:1] in ("{", "[")
         files.append(_File(name, text, objects, is_json))
@@ -199,14 +198,3 @@ def _mapping(texts: list[str]) -> dict[str, str]:
             )
         mapped[resource] = name
     return mapped
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of plain types only: the reader's own dicts and floats remember too much to print."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return float(value)
-    return value

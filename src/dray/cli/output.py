@@ -83,3 +83,12 @@ def use_colour(stream: Any = None) -> bool:
     """Return whether to use colours: on a terminal, unless NO_COLOR is set."""
     stream = stream or sys.stdout
     return stream.isatty() and "NO_COLOR" not in os.environ
+
+
+def plain_values(value: Any) -> Any:
+    """Return what the YAML reader returned as plain dicts, lists and numbers."""
+    if isinstance(value, dict):
+        return {str(key): plain_values(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain_values(item) for item in value]
+    return float(value) if isinstance(value, float) else value

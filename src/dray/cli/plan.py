@@ -27,7 +27,7 @@ from dray.allocator.cases import Case, CaseError, add_rest, add_slices, features
 from dray.api.parsing import ParseError, load_json
 from dray.api.resource import ResourceClaim, ResourceSlice
 from dray.api.yaml_text import load_documents
-from dray.cli.output import say, stdin_lines
+from dray.cli.output import plain_values, say, stdin_lines
 from dray.client.bounded_files import bounded_lines, open_file
 
 _LARGE = 100  # slices
@@ -140,16 +140,7 @@ def _read_yaml(text: str, name: str) -> Iterator[tuple[str, dict[str, Any] | Cas
         return
     for number, document in enumerate(documents, start=1):
         if document is not None:
-            yield f"{name}, document {number}", _mapping(_plain(document))
-
-
-def _plain(value: object) -> object:
-    """Turn what the YAML reader returns into plain dicts, lists and numbers."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return float(value) if isinstance(value, float) else value
+            yield f"{name}, document {number}", _mapping(plain_values(document))
 
 
 def _mapping(document: object) -> dict[str, Any] | CaseError:

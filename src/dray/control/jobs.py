@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
 
 import msgspec
 
 from dray.api.core import Node, Pod, PodSpec, Toleration
 from dray.api.json_types import JsonObject
 from dray.api.meta import NodeSelectorTerm
+from dray.api.number_ranges import format_ranges, parse_ranges
 from dray.api.times import format_time, parse_time
 from dray.api.tolerations import NO_EXECUTE, NO_SCHEDULE, first_untolerated
 from dray.api.well_known import JOB_CONTROLLER_UID_LABEL, JOB_NAME_LABEL
@@ -70,36 +70,8 @@ def successes(job: Job, pods: Iterable[Pod]) -> set[int] | set[str]:
     if job.spec.completion_mode != "Indexed":
         return {pod.metadata.uid for pod in done}
     limit = job.spec.completions or 0
-    found = {index_of(pod) for pod in done} | set(parse_indexes(job.status.completed_indexes))
+    found = {index_of(pod) for pod in done} | set(parse_ranges(job.status.completed_indexes))
     return {index for index in found if 0 <= index < limit}
-
-
-def parse_indexes(text: str) -> list[int]:
-    """Read a list of indexes and ranges.
-
-    >>> parse_indexes("0-2,7")
-    [0, 1, 2, 7]
-    """
-    found: list[int] = []
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
-
-
-def format_indexes(indexes: Iterable[Any]) -> str:
-    """Write indexes as a list of ranges.
-
-    >>> format_indexes([7, 0, 2, 1])
-    '0-2,7'
-    """
-    ranges: list[list[int]] = []
-    for index in sorted(indexes):
-        if ranges and ranges[-1][1] == index - 1:
-            ranges[-1][1] = index
-        else:
-            ranges.append([index, index])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 class JobController(Controller):
@@ -193,7 +165,7 @@ class JobController(Controller):
                 "controller-uid": job.metadata.uid,
             }
             if job.spec.completion_mode == "Indexed" and job.spec.completions is not None:
-                index = next_index(running, job.spec.completions, parse_indexes(job.status.completed_indexes))
+                index = next_index(running, job.spec.completions, parse_ranges(job.status.completed_indexes))
                 if index is None:
                     break
                 self._give_index(body, job, index)
@@ -239,7 +211,7 @@ class JobController(Controller):
             "ready": sum(map(is_ready, active)),
         }
         if job.spec.completion_mode == "Indexed":
-            status["completedIndexes"] = format_indexes(successes(job, pods))
+            status["completedIndexes"] = format_ranges(map(int, successes(job, pods)))
         if job.status.start_time is None and not job.spec.suspend:
             status["startTime"] = now
         if verdict is not None:

@@ -24,6 +24,7 @@ from dray.api.meta import Condition
 from dray.api.resource import DeviceTaintRule
 from dray.api.times import format_time
 from dray.api.tolerations import NO_EXECUTE
+from dray.api.wording import plural
 
 CONDITION = "EvictionInProgress"
 
@@ -52,8 +53,8 @@ def eviction_condition(rule: DeviceTaintRule, counts: RuleCounts, now: datetime)
     elif rule.spec.taint.effect == "None":
         reason = "NoEffect"
         sentences += [
-            f"{_number(counts.published, 'published device')} selected.",
-            f"{_number(counts.allocated, 'allocated device')} selected.",
+            f"{plural(counts.published, 'published device')} selected.",
+            f"{plural(counts.allocated, 'allocated device')} selected.",
             f"{_pods(counts.pending, 'would', 'would')} be evicted in {_namespaces(counts)} "
             "if the effect was NoExecute.",
             "This information will not be updated again. Recreate the DeviceTaintRule to trigger an update.",
@@ -62,7 +63,7 @@ def eviction_condition(rule: DeviceTaintRule, counts: RuleCounts, now: datetime)
         reason = "OtherEffect"
         sentences.append("Eviction only happens for the NoExecute effect.")
     if counts.evicted:
-        sentences.append(f"{_number(counts.evicted, 'pod')} evicted since starting the controller.")
+        sentences.append(f"{plural(counts.evicted, 'pod')} evicted since starting the controller.")
     return {
         "type": CONDITION,
         "status": status,
@@ -83,12 +84,8 @@ def needs_write(previous: Condition | None, condition: dict[str, Any]) -> bool:
     ) != tuple(condition[key] for key in ("status", "reason", "message", "observedGeneration"))
 
 
-def _number(count: int, thing: str) -> str:
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
-
-
 def _pods(count: int, one: str, many: str) -> str:
-    return f"{_number(count, 'pod')} {one if count == 1 else many}"
+    return f"{plural(count, 'pod')} {one if count == 1 else many}"
 
 
 def _namespaces(counts: RuleCounts) -> str:

@@ -26,11 +26,9 @@ import msgspec
 from dray.api.meta import ObjectMeta, OwnerReference
 from dray.api.quantity import canonical_quantity
 from dray.api.resource import CounterSet, Device, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dray.api.slice_limits import MOST_COUNTER_SETS, MOST_DEVICES, MOST_WITH_RICH_DEVICES, is_rich
 from dray.driver.contract import DriverError, Pool
 
-DEVICES_PER_SLICE = 128
-HEAVY_DEVICES_PER_SLICE = 64  # where a device has taints, counters or list values
-COUNTER_SETS_PER_SLICE = 8
 INDEX_DIGITS = 5
 _INDEXED_NAME = re.compile(r"([0-9a-f]{5,})-")
 
@@ -104,33 +102,22 @@ def _placement(pool: Pool, owner: Owner) -> dict[str, Any]:
 
 
 def _counter_parts(counters: Sequence[CounterSet]) -> Iterator[list[CounterSet]]:
-    for start in range(0, len(counters), COUNTER_SETS_PER_SLICE):
-        yield list(counters[start : start + COUNTER_SETS_PER_SLICE])
+    for start in range(0, len(counters), MOST_COUNTER_SETS):
+        yield list(counters[start : start + MOST_COUNTER_SETS])
 
 
 def _device_parts(devices: Iterable[Device]) -> Iterator[list[Device]]:
     part: list[Device] = []
-    limit = DEVICES_PER_SLICE
+    limit = MOST_DEVICES
     for device in devices:
-        limit_with = min(limit, HEAVY_DEVICES_PER_SLICE if _is_heavy(device) else DEVICES_PER_SLICE)
+        limit_with = min(limit, MOST_WITH_RICH_DEVICES if is_rich(device) else MOST_DEVICES)
         if len(part) + 1 > limit_with:
             yield part
-            part, limit_with = [], HEAVY_DEVICES_PER_SLICE if _is_heavy(device) else DEVICES_PER_SLICE
+            part, limit_with = [], MOST_WITH_RICH_DEVICES if is_rich(device) else MOST_DEVICES
         part.append(device)
         limit = limit_with
     if part:
         yield part
-
-
-def _is_heavy(device: Device) -> bool:
-    lists = (
-        value.ints is not None
-        or value.bools is not None
-        or value.strings is not None
-        or value.versions is not None
-        for value in (device.attributes or {}).values()
-    )
-    return bool(device.taints or device.consumes_counters) or any(lists)
 
 
 def plan_writes(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dray.api.caching import BoundedMap
+from dray.api.number_ranges import format_ranges, parse_ranges
 from dray.api.quantity import parse_quantity
 from dray.driver import (
     AllocatedDevice,
@@ -31,7 +32,7 @@ from dray.drivers import driver_names
 from dray.drivers.container_hook import ContainerState, HookServer, PodView, check_pod
 from dray.drivers.cpu_pinning import CGROUPS, check_cgroups, pin_container
 from dray.drivers.hardware.cpus import CAPACITY, CpuGroup, group_device
-from dray.drivers.sysfs import format_cpu_list, parse_cpu_list, read_int, read_text
+from dray.drivers.sysfs import read_int, read_text
 
 NAME = driver_names.CPU
 _MAX_PINNED = 4096  # containers whose hooks are remembered
@@ -56,10 +57,10 @@ def read_topology(sysfs: Path) -> list[Cpu]:
         raise DriverError(f"{root}/cpu/online cannot be read: is {sysfs} a sysfs?")
     node_by_cpu: dict[int, int] = {}
     for folder in (root / "node").glob("node[0-9]*"):
-        for cpu in parse_cpu_list(read_text(folder / "cpulist") or ""):
+        for cpu in parse_ranges(read_text(folder / "cpulist") or ""):
             node_by_cpu[cpu] = int(folder.name.removeprefix("node"))
     cpus = []
-    for cpu in parse_cpu_list(online):
+    for cpu in parse_ranges(online):
         folder = root / f"cpu/cpu{cpu}"
         socket = max(0, read_int(folder / "topology/physical_package_id") or 0)
         core = read_int(folder / "topology/core_id")
@@ -217,7 +218,7 @@ class CpuDriver:
         return chosen
 
     def _prepared(self, claim_uid: str, allocated: AllocatedDevice, cpus: list[int]) -> PreparedDevice:
-        listing = format_cpu_list(cpus)
+        listing = format_ranges(cpus)
         edits = ContainerEdits(
             env=[f"DRAY_CPUSET_{allocated.device.upper()}={listing}"], hooks=[self._hooks.hook(claim_uid)]
         )

@@ -15,9 +15,9 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from dray.api.number_ranges import format_ranges
 from dray.driver import DriverError
 from dray.drivers.container_hook import ContainerState
-from dray.drivers.sysfs import format_cpu_list
 
 CGROUPS = Path("/sys/fs/cgroup")
 _FILE = "cpuset.cpus"
@@ -30,11 +30,11 @@ def pin_container(container: ContainerState, cpus: Collection[int], proc: Path, 
         if folder is None:
             os.sched_setaffinity(container.pid, cpus)
         else:
-            (folder / _FILE).write_text(format_cpu_list(cpus))
+            (folder / _FILE).write_text(format_ranges(cpus))
     except OSError as error:
         where = f"process {container.pid}" if folder is None else str(folder / _FILE)
         raise DriverError(
-            f"the container cannot be pinned to CPUs {format_cpu_list(cpus)} ({where}): {error.strerror}"
+            f"the container cannot be pinned to CPUs {format_ranges(cpus)} ({where}): {error.strerror}"
         ) from error
 
 

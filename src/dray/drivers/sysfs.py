@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,34 +29,6 @@ def read_int(path: Path) -> int | None:
         return int(found, 0) if found else None
     except ValueError:
         return None
-
-
-def parse_cpu_list(listing: str) -> list[int]:
-    """Read the kernel's list format.
-
-    >>> parse_cpu_list("0-2,8")
-    [0, 1, 2, 8]
-    """
-    cpus: list[int] = []
-    for part in filter(None, listing.strip().split(",")):
-        first, _, last = part.partition("-")
-        cpus += range(int(first), int(last or first) + 1)
-    return cpus
-
-
-def format_cpu_list(cpus: Iterable[int]) -> str:
-    """Write the kernel's list format.
-
-    >>> format_cpu_list([8, 0, 1, 2])
-    '0-2,8'
-    """
-    runs: list[list[int]] = []
-    for cpu in sorted(set(cpus)):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 @dataclass(frozen=True, slots=True)

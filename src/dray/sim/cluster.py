@@ -15,8 +15,8 @@ from typing import TypeVar
 import msgspec
 
 from dray.allocator import Explanation, Policy
-from dray.api.core import Node, NodeStatus, Pod, PodGroup, PodResourceClaim, PodResourceClaimStatus
-from dray.api.meta import Condition, ObjectMeta, OwnerReference
+from dray.api.core import Node, Pod, PodGroup, PodResourceClaim, PodResourceClaimStatus
+from dray.api.meta import ObjectMeta, OwnerReference
 from dray.api.resource import (
     AllocationResult,
     DeviceClass,
@@ -42,6 +42,7 @@ from dray.scheduler import (
 )
 from dray.scheduler import Placed as Decided
 from dray.scheduler.policies import NodePolicy
+from dray.sim.hardware import hardware_node
 from dray.sim.snapshot import Snapshot
 
 _Object = TypeVar("_Object", Pod, PodGroup, ResourceClaim)
@@ -179,14 +180,7 @@ class OfflineCluster:
 
     def add_hardware(self, profile: Profile, name: str) -> Node:
         """Add a node with a profile's hardware, as it would join the cluster."""
-        node = Node(
-            metadata=ObjectMeta(name=name, labels=profile.node_labels(name)),
-            status=NodeStatus(
-                capacity=dict(profile.allocatable),
-                allocatable=dict(profile.allocatable),
-                conditions=[Condition(type="Ready", status="True")],
-            ),
-        )
+        node = hardware_node(profile, name)
         self.add_node_with_devices(node, pool_slices(profile.pools(name)))
         return node
 

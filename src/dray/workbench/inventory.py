@@ -297,3 +297,16 @@ def _devices_in_the_way(row: DeviceRow, pool: PoolRow) -> str:
         if other.holders and any(c.counter_set in wanted for c in other.device.consumes_counters)
     ]
     return ",".join(names) or "an overdrawn pool"
+
+
+def requested_class(claim: ResourceClaim | None, result_request: str) -> str:
+    """Return the class of `request` or `request/subrequest`; empty when the claim is not known."""
+    name, _, subrequest = result_request.partition("/")
+    for request in claim.spec.devices.requests if claim is not None else ():
+        if request.name == name:
+            if request.exactly is not None:
+                return request.exactly.device_class_name
+            return next(
+                (sub.device_class_name for sub in request.first_available if sub.name == subrequest), ""
+            )
+    return ""

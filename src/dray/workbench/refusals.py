@@ -16,7 +16,7 @@ from dray.api.features import Features
 from dray.api.resource import ResourceClaim
 from dray.client import key_of
 from dray.sim.snapshot import Snapshot
-from dray.workbench.inventory import Inventory
+from dray.workbench.inventory import Inventory, requested_class
 from dray.workbench.lint.fitting import Devices, compiled, nearest_names, nearest_value
 from dray.workbench.lint.selectors import compared_with_text
 
@@ -96,18 +96,8 @@ def _is_class(reason: Reason) -> bool:
 
 def class_of(entry: RequestReasons, claims: Sequence[ResourceClaim]) -> str:
     """Return the device class that a request (or its alternative) asks for."""
-    name, _, alternative = entry.request.partition("/")
-    for claim in claims:
-        if key_of(claim.metadata) != entry.claim:
-            continue
-        for request in claim.spec.devices.requests:
-            if request.name == name:
-                if request.exactly is not None:
-                    return request.exactly.device_class_name
-                for sub in request.first_available:
-                    if sub.name == alternative:
-                        return sub.device_class_name
-    return ""
+    claim = next((each for each in claims if key_of(each.metadata) == entry.claim), None)
+    return requested_class(claim, entry.request)
 
 
 def reason_text(reason: Reason, holders: dict[str, str]) -> str:

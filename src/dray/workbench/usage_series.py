@@ -21,7 +21,7 @@ from typing import NamedTuple
 from dray.api.quantity import parse_quantity
 from dray.api.resource import ResourceClaim
 from dray.client import key_of
-from dray.workbench.inventory import DeviceRow, Inventory
+from dray.workbench.inventory import DeviceRow, Inventory, requested_class
 
 Sample = tuple[Mapping[str, str], float]
 
@@ -135,19 +135,6 @@ def phase_of(claim: ResourceClaim) -> str:
     return "reserved" if claim.status.reserved_for else "allocated"
 
 
-def class_of(claim: ResourceClaim | None, result_request: str) -> str:
-    """Return the class of `request` or `request/subrequest`; empty when the claim is not known."""
-    name, _, subrequest = result_request.partition("/")
-    for request in claim.spec.devices.requests if claim is not None else ():
-        if request.name == name:
-            if request.exactly is not None:
-                return request.exactly.device_class_name
-            return next(
-                (sub.device_class_name for sub in request.first_available if sub.name == subrequest), ""
-            )
-    return ""
-
-
 def _labels(row: DeviceRow, **more: str) -> dict[str, str]:
     return {"driver": row.driver, "pool": row.pool, "device": row.device.name, "node": row.node, **more}
 
@@ -166,7 +153,7 @@ def _holders(rows: Sequence[DeviceRow], claims: dict[str, ResourceClaim]) -> Ite
                         "namespace": namespace,
                         "resourceclaim": name,
                         "request": use.request,
-                        "device_class": class_of(claims.get(use.claim), use.request),
+                        "device_class": requested_class(claims.get(use.claim), use.request),
                         **_labels(row),
                         "pod": pod,
                         "admin_access": str(use.is_admin).lower(),
@@ -208,7 +195,9 @@ def _by_namespace(rows: Sequence[DeviceRow], claims: dict[str, ResourceClaim]) -
     counts: Counter[tuple[str, str, str]] = Counter()
     for row in rows:
         for use in row.holders:
-            counts[use.claim.partition("/")[0], row.driver, class_of(claims.get(use.claim), use.request)] += 1
+            counts[
+                use.claim.partition("/")[0], row.driver, requested_class(claims.get(use.claim), use.request)
+            ] += 1
     for (namespace, driver, device_class), count in sorted(counts.items()):
         yield {"namespace": namespace, "driver": driver, "device_class": device_class}, count
 

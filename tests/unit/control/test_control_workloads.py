@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dray.api.core import Node, NodeSpec, Pod, PodDisruptionBudget, Taint
 from dray.api.label_selectors import matches_labels
 from dray.api.meta import ObjectMeta
+from dray.api.number_ranges import format_ranges, parse_ranges
 from dray.api.resource import ResourceClaim, ResourceSlice
 from dray.api.workloads import (
     DeploymentStrategy,
@@ -21,7 +22,7 @@ from dray.api.workloads import (
 )
 from dray.control.deployments import plan_rollout, resolve_amount
 from dray.control.disruption_budgets import budget_status
-from dray.control.jobs import daemon_fits, format_indexes, next_index, parse_indexes, successes
+from dray.control.jobs import daemon_fits, next_index, successes
 from dray.control.manager import UnknownController, chosen_controllers
 from dray.control.pod_templates import Expectations, removal_order, template_hash
 from dray.control.pool_status import pool_status, usage_of
@@ -148,8 +149,8 @@ def test_indexes_of_a_job_are_counted_once_even_when_their_pods_are_gone():
     found = {"spec": {"completionMode": "Indexed", "completions": 5}, "status": {"completedIndexes": "0-1"}}
     job = msgspec.convert(found, Job)
     assert successes(job, [pod(1), pod(3), pod(3), pod(7), pod(2, "Failed")]) == {0, 1, 3}
-    assert next_index([pod(3)], 5, parse_indexes("0-1")) == 2
-    assert format_indexes({4, 0, 1, 3}) == "0-1,3-4"
+    assert next_index([pod(3)], 5, parse_ranges("0-1")) == 2
+    assert format_ranges({4, 0, 1, 3}) == "0-1,3-4"
 
 
 def test_the_lowest_free_index_is_next():

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sysfs_trees import cpu_tree
 
+from dray.api.number_ranges import format_ranges, parse_ranges
 from dray.api.resource import ResourceClaim
 from dray.driver import AllocatedDevice, ClaimRequest, DriverError, PreparedClaim
 from dray.drivers import cpu
 from dray.drivers.container_hook import ContainerState
 from dray.drivers.cpu import Cpu, CpuDriver, choose_cpus
 from dray.drivers.hardware.cpus import CAPACITY
-from dray.drivers.sysfs import format_cpu_list, parse_cpu_list
 
 
 def claim(uid, count, device="cpudevnuma000", share="s"):
@@ -103,7 +103,7 @@ def test_a_folder_that_is_no_sysfs_is_named(tmp_path):
 
 @given(st.sets(st.integers(0, 200)))
 def test_cpu_lists_survive_writing_and_reading(cpus):
-    assert parse_cpu_list(format_cpu_list(cpus)) == sorted(cpus)
+    assert parse_ranges(format_ranges(cpus)) == sorted(cpus)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), min_size=1, max_size=16), st.integers(1, 16))

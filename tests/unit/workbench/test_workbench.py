@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from dray.drivers.hardware import device_classes, load_profile, pool_slices
 from dray.local.demo_scenes import claim, pod, request, the_tour
 from dray.local.system import short_path
 from dray.sim.cluster import OfflineCluster
+from dray.sim.hardware import hardware_node
 from dray.sim.snapshot import Snapshot, SnapshotError, load_snapshot
 from dray.workbench.inventory import Inventory
 from dray.workbench.pictures import draw_png, draw_svg, draw_text, lay_out
@@ -145,6 +147,13 @@ def test_new_hardware_brings_its_classes():
     cluster = OfflineCluster(Snapshot())
     cluster.add_hardware(load_profile("tpu-v5e"), "t")
     assert set(cluster.allocator.classes) == {"tpu.google.com"}
+
+
+def test_new_hardware_has_the_taints_and_features_of_the_node_that_it_would_register():
+    profile = replace(load_profile("workstation"), taints=({"key": "gpu", "effect": "NoSchedule"},))
+    node = OfflineCluster(Snapshot()).add_hardware(profile, "new")
+    assert node == hardware_node(profile, "new")
+    assert [taint.key for taint in node.spec.taints] == ["gpu"] and node.status.declared_features
 
 
 def test_a_cut_gpu_shows_its_slices_to_scale_and_blocks_the_whole():

@@ -12,6 +12,7 @@ from typing import Any
 
 from dray.api.json_types import JsonMapping
 from dray.api.quantity import Quantity, parse_quantity
+from dray.api.slice_limits import MOST_COUNTER_SETS, MOST_DEVICES, MOST_WITH_RICH_DEVICES
 from dray.api.validation.capacity import validate_capacity
 from dray.api.validation.claim_status import validate_binding_conditions, validate_skipped_operations
 from dray.api.validation.context import ValidationContext
@@ -44,14 +45,11 @@ from dray.api.validation.names import (
 from dray.api.validation.resource_rules import ATTRIBUTE_VALUES, RESOURCE_SLICE
 from dray.api.validation.selectors import validate_node_selector
 
-DEVICES_MAX = 128
-DEVICES_MAX_WITH_RICH_DEVICES = 64  # taints, counters and lists make devices large
 ATTRIBUTES_AND_CAPACITIES_MAX = 32
 ATTRIBUTE_VALUES_MAX = 48
 ATTRIBUTE_VALUE_MAX_BYTES = 64
 TAINTS_MAX = 16
 COUNTERS_MAX = 32
-COUNTER_SETS_MAX = 8
 CONSUMED_COUNTER_SETS_MAX = 2
 _KEY_SHOWN_MAX = 63 + 1 + 32
 
@@ -195,7 +193,7 @@ def _validate_devices(
     spec: JsonMapping, old: JsonMapping | None, context: ValidationContext
 ) -> list[FieldError]:
     devices, path = spec.get("devices") or [], _SPEC.child("devices")
-    limit = DEVICES_MAX_WITH_RICH_DEVICES if any(map(_is_rich, devices)) else DEVICES_MAX
+    limit = MOST_WITH_RICH_DEVICES if any(map(_is_rich, devices)) else MOST_DEVICES
     if len(devices) > limit:
         return [too_many(path, len(devices), limit)]
     old_by_name: dict[str, JsonMapping] = {}
@@ -337,7 +335,7 @@ def validate_taint(taint: JsonMapping, path: Path) -> list[FieldError]:
 
 
 def _validate_counter_sets(counter_sets: list[JsonMapping]) -> list[FieldError]:
-    if len(counter_sets) > COUNTER_SETS_MAX:
+    if len(counter_sets) > MOST_COUNTER_SETS:
         return []
     path = _SPEC.child("sharedCounters")
     return [

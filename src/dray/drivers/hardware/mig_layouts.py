@@ -77,7 +77,12 @@ def layout_text(layout: Iterable[Placement]) -> str:
 # --- how devices look -----------------------------------------------------------
 
 
-def _kebab(name: str) -> str:
+def kebab(name: str) -> str:
+    """Turn a capacity name into a counter name.
+
+    >>> kebab("copyEngines")
+    'copy-engines'
+    """
     return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
@@ -89,7 +94,7 @@ def amounts_of(model_or_profile: GpuModel | MigProfile) -> dict[str, str]:
 
 def counters_of(amounts: Mapping[str, str], memory_slices: range) -> dict[str, Counter]:
     """Return amounts and a run of memory slices as counters."""
-    counters = {_kebab(name): Counter(value=amount) for name, amount in amounts.items()}
+    counters = {kebab(name): Counter(value=amount) for name, amount in amounts.items()}
     return counters | {f"memory-slice-{index}": Counter(value="1") for index in memory_slices}
 
 

@@ -14,10 +14,7 @@ from typing import TypeVar
 
 from dray.api.meta import ObjectMeta
 from dray.api.resource import CounterSet, Device, ResourcePool, ResourceSlice, ResourceSliceSpec
-
-MAX_PLAIN_DEVICES = 128
-MAX_ELABORATE_DEVICES = 64
-MAX_COUNTER_SETS = 8
+from dray.api.slice_limits import MOST_COUNTER_SETS, MOST_DEVICES, MOST_WITH_RICH_DEVICES, is_rich
 
 _Item = TypeVar("_Item")
 
@@ -33,19 +30,6 @@ class PoolModel:
     node_name: str | None = None  # None means: every node reaches it
 
 
-def is_elaborate(device: Device) -> bool:
-    """Return whether the device makes its slice fall under the lower limit."""
-    if device.taints or device.consumes_counters:
-        return True
-    return any(
-        value.ints is not None
-        or value.strings is not None
-        or value.bools is not None
-        or value.versions is not None
-        for value in (device.attributes or {}).values()
-    )
-
-
 def _chunks(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
@@ -55,9 +39,9 @@ def pool_slices(pools: Iterable[PoolModel], generation: int = 1) -> list[Resourc
     """Return the slices that publish the pools, named so that their order is kept."""
     slices = []
     for pool in pools:
-        limit = MAX_ELABORATE_DEVICES if any(map(is_elaborate, pool.devices)) else MAX_PLAIN_DEVICES
+        limit = MOST_WITH_RICH_DEVICES if any(map(is_rich, pool.devices)) else MOST_DEVICES
         parts: list[tuple[Sequence[CounterSet], Sequence[Device]]] = [
-            (sets, ()) for sets in _chunks(pool.counter_sets, MAX_COUNTER_SETS)
+            (sets, ()) for sets in _chunks(pool.counter_sets, MOST_COUNTER_SETS)
         ]
         parts += [((), devices) for devices in _chunks(pool.devices, limit)]
         for index, (sets, devices) in enumerate(parts or [((), ())]):

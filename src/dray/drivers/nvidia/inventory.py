@@ -21,6 +21,7 @@ from dray.api.resource import (
     DeviceCounterConsumption,
 )
 from dray.drivers.hardware.attributes import text, version
+from dray.drivers.hardware.mig_layouts import kebab
 from dray.drivers.nvidia.nvml import NOT_FOUND, NOT_SUPPORTED, Handle, Nvml, as_text, code_of
 from dray.drivers.sysfs import PciPlace, pci_place
 
@@ -244,15 +245,6 @@ def semver_of(driver_version: str) -> str:
     """
     parts = [str(int(part)) if part.isdigit() else "0" for part in driver_version.split(".")]
     return ".".join([*parts, "0", "0"][:3])
-
-
-def kebab(name: str) -> str:
-    """Turn a capacity name into a counter name.
-
-    >>> kebab("copyEngines")
-    'copy-engines'
-    """
-    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
 def static_instances(nvml: Nvml, gpu: Gpu) -> list[tuple[MigSlot, Any]]:

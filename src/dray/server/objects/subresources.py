@@ -12,6 +12,7 @@ from typing import Any
 
 from dray.api.json_types import JsonObject
 from dray.api.kinds import AUTHENTICATION, kind_of
+from dray.api.label_selectors import format_selector
 from dray.api.media_types import JSON_TYPE
 from dray.api.schema import schema_of
 from dray.api.validation.fields import FieldError, invalid, not_supported, required
@@ -279,9 +280,7 @@ def scale_of(obj: JsonObject, paths: ScalePaths = _BUILT_IN) -> JsonObject:
     wanted, present = _at(obj, paths[0]), _at(obj, paths[1])
     if paths is not _BUILT_IN and wanted is None:
         raise errors.internal(f'the spec replicas field "{paths[0]}" does not exist')
-    selector = (
-        _at(obj, paths[2]) if paths[2] else _selector_text((obj.get("spec") or {}).get("selector") or {})
-    )
+    selector = _at(obj, paths[2]) if paths[2] else format_selector((obj.get("spec") or {}).get("selector"))
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
@@ -304,16 +303,6 @@ def _at(obj: JsonObject, path: str) -> Any:
     for part in path.strip(".").split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
-
-
-def _selector_text(selector: JsonObject) -> str:
-    parts = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
-    for requirement in selector.get("matchExpressions") or ():
-        key, operator = requirement["key"], requirement["operator"]
-        values = ",".join(sorted(requirement.get("values") or ()))
-        words = {"In": f"{key} in ({values})", "NotIn": f"{key} notin ({values})", "Exists": key}
-        parts.append(words.get(operator, f"!{key}"))
-    return ",".join(parts)
 
 
 def _scaled(old: JsonObject, scale: JsonObject, name: str, paths: ScalePaths) -> JsonObject:

@@ -18,18 +18,18 @@ from dray.api.reading import DecodeError, read
 from dray.api.schema import schema_of
 from dray.api.validation.fields import (
     FieldError,
+    Path,
     forbidden,
     invalid,
     not_supported,
     required,
-    too_long,
 )
+from dray.api.validation.metadata import validate_field_manager
 from dray.server.requests import errors
 from dray.server.requests.messages import Request
 
 NOT_OLDER_THAN = "NotOlderThan"
 EXACT = "Exact"
-_MANAGER_MAX = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _write_options(
         problems.append(required("fieldManager", "is required for apply patch"))
     if is_patch and not is_apply and force is not None:
         problems.append(forbidden("force", "may not be specified for non-apply patch"))
-    problems += _manager_problems(manager)
+    problems += validate_field_manager(manager, Path("fieldManager"))
     problems += _dry_run_problems(dry_run)
     if validation not in ("", "Ignore", "Warn", "Strict"):
         problems.append(not_supported("fieldValidation", validation, ["", "Ignore", "Strict", "Warn"]))
@@ -163,18 +163,6 @@ def _write_options(
 _LONGEST_KNOWN = 500  # characters of a query; nobody repeats longer ones
 # A client asks with the same few queries again and again.
 _known_write_options = lru_cache(maxsize=1024)(_write_options)
-
-
-def _manager_problems(manager: str) -> list[FieldError]:
-    problems = [too_long("fieldManager", _MANAGER_MAX)] if len(manager.encode()) > _MANAGER_MAX else []
-    for position, letter in enumerate(manager):
-        if not letter.isprintable():
-            problems.append(
-                invalid(
-                    "fieldManager", manager, f"invalid character U+{ord(letter):04X} (at position {position})"
-                )
-            )
-    return problems
 
 
 def _dry_run_problems(values: Sequence[str]) -> list[FieldError]:

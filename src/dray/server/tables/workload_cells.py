@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dray.api.conditions import is_true_in
 from dray.api.json_types import JsonObject
+from dray.api.label_selectors import format_selector
 from dray.api.well_known import TERMINAL_PHASES
 from dray.server.tables.ages import Since, age, epoch, human_duration
 
@@ -70,7 +71,7 @@ def deployment_cells(thing: JsonObject) -> Cells:
         status.get("availableReplicas", 0),
         age(thing["metadata"].get("creationTimestamp")),
         *_container_cells(spec),
-        selector_text(spec.get("selector")),
+        format_selector(spec.get("selector")),
     ]
 
 
@@ -84,7 +85,7 @@ def replica_set_cells(thing: JsonObject) -> Cells:
         status.get("readyReplicas", 0),
         age(thing["metadata"].get("creationTimestamp")),
         *_container_cells(spec),
-        selector_text(spec.get("selector")) or NONE,
+        format_selector(spec.get("selector")) or NONE,
     ]
 
 
@@ -105,7 +106,7 @@ def daemon_set_cells(thing: JsonObject) -> Cells:
         ",".join(f"{key}={node_selector[key]}" for key in sorted(node_selector)) or NONE,
         age(thing["metadata"].get("creationTimestamp")),
         *_container_cells(spec),
-        selector_text(spec.get("selector")) or NONE,
+        format_selector(spec.get("selector")) or NONE,
     ]
 
 
@@ -126,27 +127,8 @@ def job_cells(thing: JsonObject) -> Cells:
         "" if start is None else Since(start) if end is None else human_duration(end - start),
         age(thing["metadata"].get("creationTimestamp")),
         *_container_cells(spec),
-        selector_text(spec.get("selector")) or NONE,
+        format_selector(spec.get("selector")) or NONE,
     ]
-
-
-def selector_text(selector: Mapping[str, Any] | None) -> str:
-    """Return a label selector as text, requirements by key.
-
-    >>> selector_text({"matchLabels": {"b": "1"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["y", "x"]}]})
-    'a in (x,y),b=1'
-    """
-    parts = [(key, f"{key}={value}") for key, value in ((selector or {}).get("matchLabels") or {}).items()]
-    for requirement in (selector or {}).get("matchExpressions") or ():
-        key, values = requirement.get("key", ""), ",".join(sorted(requirement.get("values") or ()))
-        text = {
-            "In": f"{key} in ({values})",
-            "NotIn": f"{key} notin ({values})",
-            "Exists": key,
-            "DoesNotExist": f"!{key}",
-        }.get(requirement.get("operator", ""), "")
-        parts.append((key, text))
-    return ",".join(text for _, text in sorted(parts, key=lambda part: part[0]))
 
 
 class _InitProgress:

@@ -37,7 +37,7 @@ from dray.workbench.fleet.draining import (
     undrain,
 )
 from dray.workbench.fleet.rollout_plan import Action, Observation
-from dray.workbench.fleet.targets import Target
+from dray.workbench.fleet.targets import Target, selectors_of
 from dray.workbench.inventory import Inventory
 
 ROLLOUTS = Resource(api.GROUP, api.VERSION, api.PLURAL, api.KIND, namespaced=False)
@@ -322,11 +322,4 @@ def _failures(task: asyncio.Future[list[str]]) -> tuple[str, ...]:
 def driver_target(inventory: Inventory, driver: str, node: str) -> Target:
     """Return the devices of one driver on one node, named pool by pool where a pool lies on the node alone."""
     rows = [row for row in inventory.devices.values() if (row.driver, row.node) == (driver, node)]
-    selectors: list[JsonObject] = []
-    for pool in inventory.pools:
-        own = [row for row in pool.devices if (row.driver, row.node) == (driver, node)]
-        if own and len(own) == len(pool.devices):
-            selectors.append({"driver": driver, "pool": pool.pool})
-        else:
-            selectors += [{"driver": driver, "pool": pool.pool, "device": row.device.name} for row in own]
-    return Target(f"{driver}@{node}", tuple(selectors), tuple(rows))
+    return Target(f"{driver}@{node}", selectors_of(rows, inventory), tuple(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dray.api.json_types import JsonObject
@@ -59,13 +60,19 @@ def _of_node(node: str, inventory: Inventory) -> Target:
     rows = [row for row in inventory.devices.values() if row.node == node]
     if not rows:
         raise TargetError(f"node {node} has no devices of its own", [])
+    return Target(node, selectors_of(rows, inventory), tuple(rows))
+
+
+def selectors_of(rows: Iterable[DeviceRow], inventory: Inventory) -> tuple[JsonObject, ...]:
+    """Return what selects these devices: whole pools where all of a pool is among them."""
+    keys = {row.key for row in rows}
     selectors: list[JsonObject] = []
     for pool in inventory.pools:
-        own = [row for row in pool.devices if row.node == node]
-        if len(own) == len(pool.devices) and own:
+        own = [row for row in pool.devices if row.key in keys]
+        if own and len(own) == len(pool.devices):
             selectors.append({"driver": pool.driver, "pool": pool.pool})
         else:
             selectors += [
                 {"driver": pool.driver, "pool": pool.pool, "device": row.device.name} for row in own
             ]
-    return Target(node, tuple(selectors), tuple(rows))
+    return tuple(selectors)
