@@ -103,7 +103,7 @@ def pods_metric(**target):
          ["spec.metrics[0].external.target.value"]),
         ({"metrics": [{"type": "ContainerResource", "containerResource": {"name": "gold", "container": "C",
                        "target": {"type": "Utilization", "averageUtilization": 0}}}]},
-         ["spec.metrics[0].containerResource.container", "spec.metrics[0].containerResource.name",
+         ["spec.metrics[0].containerResource.container", *["spec.metrics[0].containerResource.name"] * 2,
           "spec.metrics[0].containerResource.target.averageUtilization"]),
         ({"behavior": rules(stabilizationWindowSeconds=3601)}, ["spec.behavior.scaleUp.stabilizationWindowSeconds"]),
         ({"behavior": rules(stabilizationWindowSeconds=-1)}, ["spec.behavior.scaleUp.stabilizationWindowSeconds"]),

@@ -17,8 +17,9 @@ from dray.api.validation.fields import (
     not_supported,
     required,
 )
-from dray.api.validation.formats import dns_label, label_key, path_segment
+from dray.api.validation.formats import dns_label, path_segment
 from dray.api.validation.metadata import metadata_of, validate_changed_metadata, validate_new_metadata
+from dray.api.validation.resource_lists import validate_container_resource_name
 
 MOST_PERIOD = 1800  # seconds of a policy
 MOST_WINDOW = 3600  # seconds of a stabilization window
@@ -34,7 +35,6 @@ _FIELD_BY_TYPE = {
 _FIELDS = ("object", "external", "pods", "resource", "containerResource")
 _SELECT_POLICIES = ("Disabled", "Max", "Min")
 _POLICY_TYPES = ("Percent", "Pods")
-_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 
 def validate_pod_autoscaler(obj: JsonMapping, context: ValidationContext) -> list[FieldError]:
@@ -77,7 +77,7 @@ def _validate_spec(spec: JsonMapping, old: JsonMapping) -> list[FieldError]:
     if least is not None and least < 0:
         errors.append(invalid(_SPEC.child("minReplicas"), least, "must be greater than or equal to 0"))
     if most == 0:
-        errors.append(required(_SPEC.child("maxReplicas"), "must be set and greater than 0"))
+        errors.append(required(_SPEC.child("maxReplicas")))
     elif most < 0:
         errors.append(invalid(_SPEC.child("maxReplicas"), most, "must be greater than or equal to 1"))
     if least is not None and most < least:
@@ -216,10 +216,7 @@ def _validate_resource(source: JsonMapping, field: str, path: Path) -> list[Fiel
     if not name:
         errors.append(required(path.child("name"), "must specify a resource name"))
     elif field == "containerResource":
-        problems = label_key(name)
-        errors += invalid_each(path.child("name"), name, problems)
-        if not problems and "/" not in name and name not in _RESOURCES and not name.startswith("hugepages-"):
-            errors.append(invalid(path.child("name"), name, "must be a standard resource for containers"))
+        errors += validate_container_resource_name(name, path.child("name"))
     if field == "containerResource":
         container = source.get("container") or ""
         if not container:
