@@ -1,6 +1,7 @@
 """Compare dray with upstream on any number of random questions; print what differs.
 
     python tools/recorders/compare.py cel --count 1000000           # expressions (tests/random_expressions.py)
+    python tools/recorders/compare.py texts --count 30000           # functions of difficult texts (tests/text_expressions.py)
     python tools/recorders/compare.py allocator --count 100000      # single worlds (tests/random_cases.py)
     python tools/recorders/compare.py histories --count 100000      # worlds that change (tests/random_histories.py)
 
@@ -30,20 +31,31 @@ from random_cases import random_case  # noqa: E402
 from random_expressions import random_expression  # noqa: E402
 from record import CEL_ANSWER, DEFAULT_VERSION, UpstreamPrograms  # noqa: E402
 from test_cel_vectors import answer, build_device  # noqa: E402
+from text_expressions import text_expressions  # noqa: E402
 
 CHUNK = 2_000  # questions, or histories, that are asked together
 Found = Iterator[dict[str, Any]]
 
 
 def compare_cel(upstream: UpstreamPrograms, seeds: range) -> Found:
-    """Yield the expressions whose outcome, error text or cost differs."""
+    """Yield the random expressions whose outcome, error text or cost differs."""
+    return _compare_expressions(upstream, {seed: random_expression(seed) for seed in seeds})
+
+
+def compare_texts(upstream: UpstreamPrograms, places: range) -> Found:
+    """Yield the same of the expressions about texts; a seed is a place in their list."""
+    made = text_expressions()
+    return _compare_expressions(upstream, {place: made[place] for place in places if place < len(made)})
+
+
+def _compare_expressions(upstream: UpstreamPrograms, expressions: dict[int, str]) -> Found:
     fields = json.loads((TESTS / "cases" / "cel" / "device.json").read_text())
     device = build_device(fields)
-    expressions = [random_expression(seed) for seed in seeds]
     cases = [
-        {"expression": each, "gates": ["DRAConsumableCapacity"], "device": fields} for each in expressions
+        {"expression": each, "gates": ["DRAConsumableCapacity"], "device": fields}
+        for each in expressions.values()
     ]
-    for seed, expression, theirs in zip(seeds, expressions, upstream.ask("cel", cases), strict=True):
+    for (seed, expression), theirs in zip(expressions.items(), upstream.ask("cel", cases), strict=True):
         want = tuple(theirs[key] for key in CEL_ANSWER)
         try:
             ours: object = answer(expression, device)
@@ -89,7 +101,12 @@ def compare_histories(upstream: UpstreamPrograms, seeds: range) -> Found:
                 yield {"seed": seed, "step": step, "upstream": theirs, "problem": repr(problem)[:500]}
 
 
-COMPARISONS = {"cel": compare_cel, "allocator": compare_allocator, "histories": compare_histories}
+COMPARISONS = {
+    "cel": compare_cel,
+    "texts": compare_texts,
+    "allocator": compare_allocator,
+    "histories": compare_histories,
+}
 
 
 def main() -> int:

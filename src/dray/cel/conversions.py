@@ -26,7 +26,12 @@ from dray.cel.values import (
 )
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+# As Go writes numbers: an underscore may stand between digits, and after 0x.
+_DIGITS, _HEX_DIGITS = "[0-9](?:_?[0-9])*", "[0-9a-fA-F](?:_?[0-9a-fA-F])*"
+_FLOAT = re.compile(rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?")
+_HEX_FLOAT = re.compile(
+    rf"[+-]?0[xX](?:_?{_HEX_DIGITS}(?:\.(?:{_HEX_DIGITS})?)?|\.{_HEX_DIGITS})[pP][+-]?{_DIGITS}"
+)
 _SPECIAL_FLOATS = frozenset({"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"})
 
 
@@ -51,10 +56,19 @@ def _string_to_uint(text: str) -> Uint:
 
 
 def _string_to_double(text: str) -> float:
-    if _FLOAT.fullmatch(text) or text.lower() in _SPECIAL_FLOATS:
-        number = float(text)
-        if not math.isinf(number) or text.lower() in _SPECIAL_FLOATS:
-            return number
+    if text.lower() in _SPECIAL_FLOATS:
+        return float(text)
+    try:
+        if _FLOAT.fullmatch(text):
+            number = float(text)
+        elif _HEX_FLOAT.fullmatch(text):
+            number = float.fromhex(text.replace("_", ""))
+        else:
+            raise _conversion_error(text, "double")
+    except OverflowError:
+        number = math.inf
+    if not math.isinf(number):
+        return number
     raise _conversion_error(text, "double")
 
 

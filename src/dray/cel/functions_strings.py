@@ -6,6 +6,7 @@ the process. The size of a compiled pattern is bounded, and so is the size of al
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -36,17 +37,39 @@ def compile_pattern(pattern: str) -> Any:
 
 
 def _compile(pattern: str) -> Any:
+    byte = next((found.start() for found in _ESCAPED.finditer(pattern) if found.group() == r"\C"), -1)
+    if byte >= 0:
+        # RE2 takes one byte for it, Go does not know it. What is wrong before it is named first.
+        _, mistake = _read(pattern[:byte])
+        if mistake.startswith("missing ]"):
+            _, mistake = _read(pattern)
+        elif not mistake or mistake.startswith("missing )"):
+            mistake = r"invalid escape sequence: \C"
+        raise Fault(f"error parsing regexp: {_in_gos_words(mistake, pattern)}")
+    compiled, mistake = _read(pattern)
+    if not mistake:
+        name = next((name for name in compiled.groupindex if not name.isascii()), None)
+        if name is None:
+            return compiled
+        mistake = f"invalid named capture group: {'(?P<' if f'(?P<{name}>' in pattern else '(?<'}{name}>"
+    raise Fault(f"error parsing regexp: {_in_gos_words(mistake, pattern)}")
+
+
+def _read(pattern: str) -> tuple[Any, str]:
+    """Return a pattern compiled, or what RE2 says against it."""
     options = re2.Options()
     options.max_mem = _MAX_PATTERN_MEMORY
     options.log_errors = False
     try:
-        return re2.compile(pattern, options)
+        return re2.compile(pattern, options), ""
     except re2.error as error:
         detail = error.args[0] if error.args else ""
-        text = detail.decode("utf-8", "replace") if isinstance(detail, bytes) else str(detail)
-        raise Fault(f"error parsing regexp: {_in_gos_words(text)}") from None
+        return None, detail.decode("utf-8", "replace") if isinstance(detail, bytes) else str(detail)
 
 
+# What a backslash makes of what follows it: \Q quotes up to \E.
+_ESCAPED = re.compile(r"\\Q.*?(?:\\E|\Z)|\\.", re.DOTALL)
+_LOOKBEHIND = ("(?<=", "(?<!")
 # How Go names the mistakes in a pattern.
 _MISTAKES = {
     "missing )": "missing closing )",
@@ -60,8 +83,11 @@ _MISTAKES = {
 }
 
 
-def _in_gos_words(text: str) -> str:
+def _in_gos_words(text: str, pattern: str) -> str:
     mistake, _, part = text.partition(": ")
+    if part in _LOOKBEHIND:  # to Go, the beginning of a name
+        rest = pattern[pattern.find(part) :]
+        return f"invalid named capture: `{rest[: rest.find('>') + 1] or rest}`"
     return f"{_MISTAKES.get(mistake, mistake)}: `{part}`"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from dray.api.quoting import quote_go
@@ -27,7 +27,11 @@ _RFC3339 = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})T(\d{1,2}):(\d{2}):(\d{2})(?:[.,](\d+))?(Z|[+-]\d{2}:\d{2})\Z", re.ASCII
 )
 _DAYS_OF_400_YEARS = 146_097
+_DAY = 86_400
+_SECONDS_OF_400_YEARS = _DAYS_OF_400_YEARS * _DAY
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_2000 = datetime(2000, 1, 1, tzinfo=UTC)
+_START_OF_2000 = (_2000 - _EPOCH) // timedelta(seconds=1)
 
 
 def parse_duration(text: str) -> Duration:
@@ -97,40 +101,58 @@ def show_timestamp(timestamp: Timestamp) -> str:
     return f"{moment.year - years:04d}-{moment:%m-%dT%H:%M:%S}{fraction}{zone}"
 
 
-def _zone(name: str) -> tzinfo:
+def _zone_offset(name: str, seconds: int) -> int:
+    """Return by how many seconds a zone is ahead of UTC at a time; raises Fault."""
     if ":" in name:
-        return _fixed_zone(name)
+        return _fixed_offset(name)
     if name in ("", "UTC", "Local"):
-        return UTC
+        return 0
     if ".." in name or name[0] in "/\\":
         raise Fault("time: invalid location name")
+    if "\0" in name:
+        raise Fault("invalid argument")  # what the system says of such a file's name
     try:
-        return ZoneInfo(name)
+        zone = ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise Fault(f"unknown time zone {name}") from None
+    # At the ends of the years that Python knows: rules of zones repeat with the calendar.
+    period = _SECONDS_OF_400_YEARS if seconds < 0 else -_SECONDS_OF_400_YEARS
+    near_end = not MIN_TIME + 2 * _DAY < seconds < MAX_TIME - 2 * _DAY
+    moment = _EPOCH + timedelta(seconds=seconds + period * near_end)
+    offset = moment.astimezone(zone).utcoffset()
+    return int(offset.total_seconds()) if offset is not None else 0
 
 
-def _fixed_zone(name: str) -> tzinfo:
+def _fixed_offset(name: str) -> int:
+    """Return the seconds of `hours:minutes`, of any size; upstream's arithmetic has 64 bits."""
     hours_text, _, minutes_text = name.partition(":")
-    for text in (hours_text, minutes_text):
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-            raise Fault(f"strconv.Atoi: parsing {quote_go(text)}: invalid syntax")
-    hours, minutes = int(hours_text), int(minutes_text)
-    offset = hours * 60 - minutes if name[0] == "-" else hours * 60 + minutes
-    if abs(offset) >= 24 * 60:
-        raise Fault(f"time zone offset out of range: {name}")
-    return timezone(timedelta(minutes=offset))
+    hours, minutes = _atoi(hours_text), _atoi(minutes_text)
+    offset = _wrapped(hours * 60 - minutes if name[0] == "-" else hours * 60 + minutes)
+    nanos = _wrapped(offset * 60 * NANOS)
+    return nanos // NANOS if nanos >= 0 else -(-nanos // NANOS)
 
 
-def _moment(timestamp: Timestamp, zone: str) -> datetime:
-    try:
-        return (_EPOCH + timedelta(seconds=timestamp.nanos // NANOS)).astimezone(_zone(zone))
-    except OverflowError:
-        raise Fault("timestamp overflow") from None
+def _atoi(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise Fault(f"strconv.Atoi: parsing {quote_go(text)}: invalid syntax")
+    number = int(text) if len(text) < 4000 else INT64_MAX + 1
+    if not -INT64_MAX - 1 <= number <= INT64_MAX:
+        raise Fault(f"strconv.Atoi: parsing {quote_go(text)}: value out of range")
+    return number
+
+
+def _wrapped(number: int) -> int:
+    return (number + INT64_MAX + 1) % (2 * INT64_MAX + 2) - INT64_MAX - 1
+
+
+def _local(timestamp: Timestamp, zone: str) -> tuple[datetime, int]:
+    """Return a time in a zone as a moment of 2000 to 2399, and the years to add: the calendar repeats."""
+    seconds = timestamp.nanos // NANOS
+    periods, rest = divmod(seconds + _zone_offset(zone, seconds) - _START_OF_2000, _SECONDS_OF_400_YEARS)
+    return _2000 + timedelta(seconds=rest), 400 * periods
 
 
 _PARTS: dict[str, Callable[[datetime], int]] = {
-    "year": lambda moment: moment.year,
     "month": lambda moment: moment.month - 1,
     "day_of_year": lambda moment: moment.timetuple().tm_yday - 1,
     "day_of_month": lambda moment: moment.day - 1,
@@ -143,11 +165,16 @@ _PARTS: dict[str, Callable[[datetime], int]] = {
 
 
 def _part(name: str) -> Callable[..., int]:
-    return lambda timestamp, zone="UTC": _PARTS[name](_moment(timestamp, zone))
+    return lambda timestamp, zone="UTC": _PARTS[name](_local(timestamp, zone)[0])
+
+
+def _year(timestamp: Timestamp, zone: str = "UTC") -> int:
+    moment, more = _local(timestamp, zone)
+    return moment.year + more
 
 
 def _milliseconds(timestamp: Timestamp, zone: str = "UTC") -> int:
-    _zone(zone)
+    _zone_offset(zone, timestamp.nanos // NANOS)
     return timestamp.nanos % NANOS // 1_000_000
 
 
@@ -162,6 +189,8 @@ def _in_units(unit: int) -> Callable[[Duration], int]:
 TIME: dict[str, Callable[..., object]] = {
     **{f"timestamp_to_{name}": _part(name) for name in _PARTS},
     **{f"timestamp_to_{name}_with_tz": _part(name) for name in _PARTS},
+    "timestamp_to_year": _year,
+    "timestamp_to_year_with_tz": _year,
     "timestamp_to_milliseconds": _milliseconds,
     "timestamp_to_milliseconds_with_tz": _milliseconds,
     "duration_to_hours": _in_units(3600 * NANOS),
