@@ -42,6 +42,7 @@ def healthy(status, spec):
     return {
         node.name: Observation(
             is_tainted=node.step in rollout_plan.AT_WORK,
+            has_taint_rules=node.step in rollout_plan.AT_WORK,
             pod_version=wanted.version,
             is_ready=True,
             is_published=True,
@@ -368,3 +369,27 @@ async def test_a_daemon_set_that_updates_itself_is_refused():
         wrong = DaemonSetReference(namespace="drivers", name="gpu", container="sidecar")
         await create_rollout(client, "r2", a_spec(daemon_set=wrong))
     assert len(fleet.of(ROLLOUTS)) == 1
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_rollout_that_is_killed_at_any_write_and_then_aborted_leaves_nothing(after):
+    number = 0
+    was_killed = True
+    while was_killed:
+        number += 1
+        fleet = Fleet(["a", "b", "c"])
+        client = await fleet.build()
+        fleet.kill_at, fleet.kill_after = number, after
+        try:
+            rollout = await drive(fleet, client).run()
+        except Killed:
+            fleet.kill_at = None
+            await client.patch(ROLLOUTS, "r", {"spec": {"abort": True}})
+            await fleet.react()
+            rollout = await drive(fleet, client).run()
+        else:
+            was_killed = False
+        wanted = NEW if rollout.status.phase == "Complete" else OLD
+        assert {fleet.version_of(node) for node in "abc"} == {wanted.version}
+        assert fleet.of(TAINT_RULES) == []
+    assert number > 15  # as many writes were tried

@@ -169,10 +169,12 @@ class RolloutDriver:
             status = rollout_plan.start(sorted(nodes), previous)
         snapshot = await capture(self.client)
         inventory = Inventory(snapshot)
-        tainted = {each.target for each in await drains(self.client) if each.effect == "NoSchedule"}
+        effects: dict[str, set[str]] = {}
+        for each in await drains(self.client):
+            effects.setdefault(each.target, set()).add(each.effect)
         targets = {node.name: driver_target(inventory, spec.driver, node.name) for node in status.nodes}
         observed = {
-            node.name: self._observe(inventory, targets[node.name], tainted, pods, node)
+            node.name: self._observe(inventory, targets[node.name], effects, pods, node)
             for node in status.nodes
         }
         template = current_template(daemon_set, spec.daemon_set.container)
@@ -191,7 +193,7 @@ class RolloutDriver:
         self,
         inventory: Inventory,
         target: Target,
-        tainted: set[str],
+        effects: Mapping[str, set[str]],
         pods: Sequence[Pod],
         node: api.NodeRollout,
     ) -> Observation:
@@ -210,7 +212,8 @@ class RolloutDriver:
         complete = all(pool.is_complete for pool in inventory.pools if (pool.driver, pool.pool) in names)
         return Observation(
             users=tuple(holder.key for holder in plan_drain(inventory.snapshot, target).holders),
-            is_tainted=target.name in tainted,
+            is_tainted=effects.get(target.name) == {"NoSchedule"},
+            has_taint_rules=target.name in effects,
             pod_version=marks.get(api.VERSION_ANNOTATION, "") if newest else "",
             is_ready=newest is not None and is_ready(newest),
             published_versions=frozenset(versions),

@@ -65,7 +65,10 @@ class Observation:
     """What is known of one node at this moment."""
 
     users: tuple[str, ...] = ()  # pods that use its devices
-    is_tainted: bool = False
+    is_tainted: bool = False  # no pod gets its devices
+    has_taint_rules: bool = (
+        False  # also such without an effect: a drain that was interrupted at its beginning
+    )
     pod_version: str = ""  # of the driver's pod; empty means: there is none
     is_ready: bool = False  # that pod
     published_versions: frozenset[str] = frozenset()  # attribute driverVersion of the node's devices
@@ -186,9 +189,9 @@ def _is_settled(
     observed: Mapping[str, Observation],
     template: DriverTemplate | None,
 ) -> bool:
-    """Return whether working nodes are untainted and, after a rollback, the DaemonSet has its former template."""
+    """Return whether working nodes have no taint rule and, after a rollback, the DaemonSet has its former template."""
     in_use = [node.name for node in nodes if node.step in (PENDING, UPDATED, REVERTED)]
-    if any(observed.get(name, Observation()).is_tainted for name in in_use):
+    if any(observed.get(name, Observation()).has_taint_rules for name in in_use):
         return False
     return phase != ROLLED_BACK or template in (None, status.previous)
 
@@ -278,7 +281,7 @@ def _actions(
     for node in status.nodes:
         seen = observed.get(node.name, Observation())
         if node.step in (PENDING, UPDATED, REVERTED):
-            actions += [Action("untaint", node.name)] if seen.is_tainted else []
+            actions += [Action("untaint", node.name)] if seen.has_taint_rules else []
         elif not seen.is_tainted:
             actions.append(Action("taint", node.name))
         elif node.step == DRAINING and seen.users and spec.pods == EVICT:
