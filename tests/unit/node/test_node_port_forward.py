@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -43,7 +44,12 @@ async def echo(node):  # noqa: F811
     await node.phase("Running")
     await eventually(lambda: told.exists() and told.read_text().endswith("\n"))
     node.port = int(told.read_text())
-    return node
+    yield node
+    # A container outlives its agent, and this one would serve for ever.
+    pods = node.agent.pods
+    for machine in pods.machines():
+        for pid in pods.runtime.first_processes(machine.pod.metadata.uid):
+            os.killpg(pid, signal.SIGKILL)
 
 
 class Kubectl:
