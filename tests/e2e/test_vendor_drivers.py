@@ -145,6 +145,7 @@ FEATURES = [
     Feature("tpu-all", "tpu-v5e", devices(ask(TPU, allocationMode="All")), devices=8,
             shows=("TPU_TOPOLOGY=2x4", "TPU_ACCELERATOR_TYPE=v5litepod-8", "DRAY_DEVICE_7=")),
     Feature("tpu-count-of-the-host", "tpu-v5p", devices(ask(TPU, count=4)), devices=4, shows=("TPU_CHIPS_PER_HOST_BOUNDS=2,2,1",)),
+    Feature("tpu-v4-host", "tpu-v4", devices(ask(TPU, count=4)), devices=4, shows=("TPU_ACCELERATOR_TYPE=v4-8",)),
     Feature("tpu-host-of-a-slice", "tpu-v6e-4x4", limits=(("google.com/tpu", "4"),),
             shows=("TPU_ACCELERATOR_TYPE=v6e-16", "TPU_HOST_BOUNDS=2,2,1")),
     Feature("tpu-part", "tpu-v5e", devices(ask(TPU, count=4)), refused="claim requests partial tpu devices (4)"),

@@ -97,6 +97,24 @@ def test_a_profile_with_an_unknown_kind_says_what_is_expected(tmp_path):
         load_profile(str(path))
 
 
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("{kind: nvidia-gpus, model: H9000, gpus: []}", "model 'H9000' is not known"),
+        ("{kind: nvidia-gpus, gpus: []}", "the field 'model' is missing"),
+        (
+            "{kind: rdma-nics, nics: [{netdev: eth0, virtual: true, pci: '0000:00:01.0'}]}",
+            "eth0: a virtual interface",
+        ),
+    ],
+)
+def test_an_entry_that_cannot_be_modelled_says_why(tmp_path, entry, words):
+    path = tmp_path / "odd.yaml"
+    path.write_text(f"name: odd\ndevices: [{entry}]\n")
+    with pytest.raises(ProfileError, match=rf"devices\[0\] \(.*\): {re.escape(words)}"):
+        load_profile(str(path)).pools("n")
+
+
 def test_classes_can_be_limited_to_the_drivers_at_hand():
     assert {found.metadata.name for found in device_classes(frozenset({"gpu.nvidia.com"}))} == {
         "gpu.nvidia.com",

@@ -9,6 +9,7 @@ with the file, the entry and what is expected.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -49,9 +50,18 @@ class Profile:
                 pools.append(BUILDERS[entry["kind"]](entry, node))
             except (KeyError, TypeError, ValueError) as error:
                 raise ProfileError(
-                    f"profile {self.name}: devices[{index}] ({entry.get('kind')}): {error!r}"
+                    f"profile {self.name}: devices[{index}] ({entry.get('kind')}): {_reason(error, entry)}"
                 ) from error
         return pools
+
+
+def _reason(error: KeyError | TypeError | ValueError, entry: Mapping[str, Any]) -> str:
+    """Say what is wrong with an entry: what builders look up is a field, or the name of a model in its value."""
+    if not isinstance(error, KeyError):
+        return str(error)
+    missing = error.args[0]
+    field = next((name for name, value in entry.items() if value == missing), None)
+    return f"the field {missing!r} is missing" if field is None else f"{field} {missing!r} is not known"
 
 
 @lru_cache
