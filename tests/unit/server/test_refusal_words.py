@@ -262,3 +262,12 @@ async def test_one_object_and_a_list_are_not_the_same_form() -> None:
         assert one.json["message"] == (
             "you requested PartialObjectMetadataList, but the requested object is not a list (*resource.ResourceClaim)"
         )
+
+
+@pytest.mark.parametrize("media_type", ["application/odd", "application/json", "text/plain"])
+async def test_a_patch_in_an_unknown_form(media_type) -> None:
+    async with running_cluster() as client:
+        answer = await client.call("PATCH", f"{CLAIMS}/a", {}, content=media_type)
+        assert answer.code == 415
+        assert answer.json["message"] == "415: Unsupported Media Type"
+        assert not answer.json["details"]

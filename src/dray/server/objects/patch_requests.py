@@ -68,17 +68,16 @@ class Patcher:
     def media_type(self, call: Call) -> str:
         """Return the kind of patch; raises 415 for others."""
         media_type = call.request.header("content-type").partition(";")[0].strip().lower()
-        accepted = [JSON_PATCH, MERGE_PATCH, APPLY_PATCH]
         if not self._is_custom(call.route.kind):
-            accepted.insert(2, STRATEGIC_PATCH)
-        if media_type not in accepted:
-            problem = errors.unsupported_media_type(
-                "the body of the request was in an unknown format - accepted media types include: "
-                + ", ".join(accepted)
-            )
-            if not self._is_custom(call.route.kind):
+            if media_type not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH):
+                problem = errors.unsupported_media_type("415: Unsupported Media Type")
                 problem.details = {}
-            raise problem
+                raise problem
+        elif media_type not in (JSON_PATCH, MERGE_PATCH, APPLY_PATCH):
+            raise errors.unsupported_media_type(
+                "the body of the request was in an unknown format - accepted media types include: "
+                f"{JSON_PATCH}, {MERGE_PATCH}, {APPLY_PATCH}"
+            )
         return media_type
 
     async def patch(self, call: Call) -> Response:
