@@ -40,15 +40,17 @@ def rig():
     cluster = Cluster(gates=GATES)
     keep = os.environ.get("DRAY_CLUSTER_KEEP") == "1"
     started = time.monotonic()
-    if not (keep and is_up(cluster)):
-        cluster.up()
-        print(f"cluster up after {time.monotonic() - started:.0f} s")
-        cluster.load(IMAGE)
-        print(f"image loaded after {time.monotonic() - started:.0f} s")
-    join_network(cluster.control_plane.pid)
-    yield cluster
-    if not keep:
-        cluster.down()
+    try:  # also what is interrupted while it starts is ended
+        if not (keep and is_up(cluster)):
+            cluster.up()
+            print(f"cluster up after {time.monotonic() - started:.0f} s")
+            cluster.load(IMAGE)
+            print(f"image loaded after {time.monotonic() - started:.0f} s")
+        join_network(cluster.control_plane.pid)
+        yield cluster
+    finally:
+        if not keep:
+            cluster.down()
 
 
 def is_up(cluster):
