@@ -12,7 +12,8 @@ from dray.api.core import Node
 from dray.api.json_types import JsonObject
 from dray.api.well_known import MANAGED_BY_LABEL, TERMINAL_PHASES
 from dray.client import Client, ClientError, NotFound, Request
-from dray.client.resources import CLAIMS, EVENTS, NAMESPACES, NODES, POD_GROUPS, PODS
+from dray.client.resources import CLAIMS, NAMESPACES, NODES, POD_GROUPS, PODS
+from dray.workbench.object_events import events_of
 
 MANAGER = "dray-conformance"
 MOST_LOG = 64 << 10  # bytes
@@ -123,11 +124,9 @@ class Trials:
         return (await self.client.answer(Request("GET", target))).body[:MOST_LOG].decode("utf-8", "replace")
 
     async def why(self, pod: str) -> str:
-        """Return the last event of a pod."""
-        selector = f"involvedObject.name={pod}"
-        events = (await self.client.list(EVENTS, self.namespace, fieldSelector=selector)).items
-        events.sort(key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "")
-        return f"{events[-1].get('reason')}: {events[-1].get('message')}"[:300] if events else "no event"
+        """Return the last event of a pod, of warnings if there are any."""
+        events = await events_of(self.client, pod, self.namespace)
+        return events[-1][:300] if events else "no event"
 
     async def drop(self, *pods: str) -> None:
         """Delete pods and wait until they are gone, so that their devices are free for the next check."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from dray.api.json_types import JsonObject
 from dray.api.well_known import ADMIN_ACCESS_LABEL, MANAGED_BY_LABEL, TERMINAL_PHASES
 from dray.client import AlreadyExists, Client, ClientError, Gone, NotFound, Request
-from dray.client.resources import CLAIMS, EVENTS, NAMESPACES, PODS
+from dray.client.resources import CLAIMS, NAMESPACES, PODS
 from dray.workbench.fleet.draining import MANAGER
 from dray.workbench.fleet.validation import CONTAINER, Outcome, Probe, manifests
+from dray.workbench.object_events import events_of
 
 NAMESPACE = "dray-fleet"
 MOST_LOG = 4096  # bytes
@@ -127,13 +128,6 @@ async def _watch(client: Client, name: str, options: ProbeOptions, outcome: Outc
         await asyncio.sleep(_PAUSE)
     outcome.events = await events_of(client, name, options.namespace)
     outcome.log = await _log(client, name, options.namespace)
-
-
-async def events_of(client: Client, name: str, namespace: str) -> list[str]:
-    """Return the events of an object of a probe, newest last."""
-    events = (await client.list(EVENTS, namespace, fieldSelector=f"involvedObject.name={name}")).items
-    events.sort(key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "")
-    return [f"{each.get('reason', '')}: {each.get('message', '')}" for each in events]
 
 
 async def _log(client: Client, name: str, namespace: str) -> str:

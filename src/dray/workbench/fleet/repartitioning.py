@@ -28,9 +28,10 @@ from dray.devices import newest_generation
 from dray.drivers.hardware.mig_layouts import layout_text, published_gpus
 from dray.drivers.opaque_configs.partitions import API_VERSION, KIND
 from dray.sim.snapshot import Snapshot
-from dray.workbench.fleet.probing import ProbeOptions, delete_probe, events_of
+from dray.workbench.fleet.probing import ProbeOptions, delete_probe
 from dray.workbench.fleet.repartition_plan import GpuPlace, LayoutChange
 from dray.workbench.fleet.validation import Probe, classes_by_device, manifests
+from dray.workbench.object_events import events_of
 
 LABEL = "fleet.dray.dev/repartition"  # of claims and pods; the value is the GPU's name
 COMMAND = ("true",)
