@@ -50,6 +50,7 @@ from dray.scheduler import (
     ReleaseFirst,
     Unplaceable,
     decide,
+    group_key,
     is_being_preempted_for,
     shape_of,
 )
@@ -198,19 +199,19 @@ class SchedulingLoop:
         self.nominator.see(pod)
         if self._is_waiting(key, pod) or not self.informers.storage.is_ready_for(pod):
             return
-        group_key = _group_key(pod)
-        if group_key is not None and self.snapshot.group_of(pod) is None:
-            self.informers.waiting_for_group[group_key].add(key)
-            self.reporter.not_ready(pod, _missing_group(group_key))
+        group = group_key(pod)
+        if group and self.snapshot.group_of(pod) is None:
+            self.informers.waiting_for_group[group].add(key)
+            self.reporter.not_ready(pod, _missing_group(group))
             return
         claims = self.snapshot.claims_of(pod)
         if isinstance(claims, NotReady):
             self._wait_for_claims(key, pod, claims)
             return
         self._enqueue(key, pod, claims)
-        if group_key is not None:
-            self._waiting_of_group[group_key].add(key)
-            self.informers.wake(f"group:{group_key}")
+        if group:
+            self._waiting_of_group[group].add(key)
+            self.informers.wake(f"group:{group}")
         self._changed.set()
 
     def _is_waiting(self, key: str, pod: Pod) -> bool:
@@ -260,24 +261,24 @@ class SchedulingLoop:
         self.informers.queue.remove(key)
         self.informers.storage.forget(key)
         self._no_longer_waits(key, pod)
-        group_key = _group_key(pod)
-        if group_key in self._waiting_of_group and pod.metadata.uid not in self.snapshot.state.pods:
-            self.informers.wake(f"group:{group_key}")  # the others wait for one more now, or fit without it
+        group = group_key(pod)
+        if group in self._waiting_of_group and pod.metadata.uid not in self.snapshot.state.pods:
+            self.informers.wake(f"group:{group}")  # the others wait for one more now, or fit without it
         self.nominator.end(pod)
         self.reporter.forget(pod.metadata.uid)
         if pod.metadata.uid not in self.informers.committing:
             self.statistics.left(pod.metadata.uid)
         self._changed.set()
 
-    def _group_left(self, group_key: str) -> None:
+    def _group_left(self, group: str) -> None:
         """A PodGroup was deleted: its pods must not start without it, and wait for it to be created again."""
-        for key in sorted(self._waiting_of_group.get(group_key, ())):
+        for key in sorted(self._waiting_of_group.get(group, ())):
             entry = self.informers.queue.get(key)
             if entry is not None:
                 self.informers.queue.remove(key)
                 self._no_longer_waits(key, entry.item)
                 self._pod_waits(entry.item)
-                message = _missing_group(group_key)
+                message = _missing_group(group)
                 self.reporter.refused(entry.item, message, message)  # another reason than it was told before
 
     def _no_longer_waits(self, key: str, pod: Pod) -> None:
@@ -285,13 +286,13 @@ class SchedulingLoop:
         if self.turns is not None:
             self.turns.left(key, pod)
         self._pace.forget(key)
-        group_key = _group_key(pod)
-        if group_key is None:
+        group = group_key(pod)
+        if not group:
             return
-        waiting = self._waiting_of_group[group_key]
+        waiting = self._waiting_of_group[group]
         waiting.discard(key)
         if not waiting:
-            del self._waiting_of_group[group_key]
+            del self._waiting_of_group[group]
 
     async def _warm_up(self) -> None:
         """While nothing is to do, take in all devices, a few nodes at a time, and judge nodes for plain pods."""
@@ -389,10 +390,10 @@ class SchedulingLoop:
 
     def _waiting_members(self, entry: Entry[Pod]) -> list[Pod]:
         """Return the pods that a gang would start with: this one and those that wait, oldest first."""
-        group_key = _group_key(entry.item)
-        if group_key is None:
+        group = group_key(entry.item)
+        if not group:
             return [entry.item]
-        keys = self._waiting_of_group.get(group_key, set()) | {entry.key}
+        keys = self._waiting_of_group.get(group, set()) | {entry.key}
         entries = [self.informers.queue.get(key) for key in keys]
         waiting = [each for each in entries if each is not None]
         return [each.item for each in sorted(waiting, key=lambda each: each.sequence)]
@@ -571,9 +572,9 @@ class SchedulingLoop:
         current = informers.pods.get(entry.key)
         if current is not None and current.metadata.uid == pod.metadata.uid and not current.spec.node_name:
             entry.item = current
-            group_key = _group_key(current)
-            if group_key is not None:
-                self._waiting_of_group[group_key].add(entry.key)
+            group = group_key(current)
+            if group:
+                self._waiting_of_group[group].add(entry.key)
             if not error.is_conflict or entry.failures >= _CONFLICTS_TO_TELL:
                 self.reporter.failed(pod, str(error))
             pause = _RETRY_AFTER_CONFLICT if error.is_conflict else _RETRY_AFTER_FAILURE
@@ -584,13 +585,6 @@ class SchedulingLoop:
         else:
             self.statistics.left(pod.metadata.uid)
         self._changed.set()
-
-
-def _group_key(pod: Pod) -> str | None:
-    reference = pod.spec.scheduling_group
-    if reference is None or not reference.pod_group_name:
-        return None
-    return f"{pod.metadata.namespace}/{reference.pod_group_name}"
 
 
 def _missing_group(key: str) -> str:
