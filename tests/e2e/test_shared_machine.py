@@ -126,7 +126,7 @@ def test_a_device_node_of_the_host_that_was_not_given_cannot_be_opened(machine, 
 
 def test_the_longest_time_of_a_job_holds(machine, people):
     eve = people[2]
-    assert machine.dray("user", "limit", eve.pw_name, "--longest", "2")[0] == 0
+    assert machine.dray("user", "limit", eve.pw_name, "--longest", "2s")[0] == 0
     status, answer = machine.run(eve, "long", "sleep 600", activeDeadlineSeconds=3)
     assert status == 403
     assert "the longest time of a job is 2s" in answer["message"]
@@ -206,6 +206,20 @@ def test_limits_hold_and_the_queue_says_so(machine, people):
     for name in names:
         end_job(machine, ann, name)
     end_job(machine, bob, "free")
+
+
+def test_an_array_is_waited_for_and_stopped_by_its_name(machine):
+    script = 'echo "number $DRAY_ARRAY_INDEX"; exit $DRAY_ARRAY_INDEX'
+    code, out, err = machine.dray(
+        "run", "--array", "1-3", "--name", "sweep", "--detach", "--", "sh", "-c", script
+    )
+    assert (code, out.split()) == (0, ["sweep-1", "sweep-2", "sweep-3"]), err
+    assert machine.dray("wait", "sweep", "--timeout", "100")[0] == 3
+    assert machine.dray("logs", "sweep-2")[1] == "number 2\n"
+    code, _, err = machine.dray("stop", "sweep")
+    assert (code, err.count("stopped job default/sweep-")) == (0, 3), err
+    code, _, err = machine.dray("stop", "sweep")
+    assert (code, "there is no job default/sweep" in err) == (2, True), err
 
 
 def test_a_second_stop_with_less_grace_ends_a_job_that_ignores_the_first(machine, people):

@@ -17,7 +17,7 @@ from dray.api.json_types import JsonObject
 from dray.cli.output import CommandError, say
 from dray.cli.queue_reports import jobs_of_others, report_lines
 from dray.workbench.jobs import holders, job_states, position_text, queue_order
-from dray.workbench.run_manifests import CONTAINER, exit_code_of, is_started, trouble_of
+from dray.workbench.run_manifests import CONTAINER, eviction_of, exit_code_of, is_started, trouble_of
 
 if TYPE_CHECKING:
     from dray.client import Client
@@ -75,6 +75,8 @@ async def _report_end(pod: JsonObject, printing: asyncio.Task[None] | None) -> N
         await printing
         if status.get("reason"):  # DeadlineExceeded, Preempted, Evicted: not the command's own end
             say(f"ended: {status['reason']}: {status.get('message') or ''}".rstrip(": "))
+        elif eviction := eviction_of(pod):
+            say(f"ended: {eviction}")
     else:
         say(status.get("message") or "the job failed before it started")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from dray.api.json_types import JsonObject
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 def add_job_arguments(parser: argparse.ArgumentParser, *, many: bool = False) -> None:
     """Add the job's name and the flags that say where it is."""
     if many:
-        parser.add_argument("names", nargs="+", metavar="JOB", help="names of jobs, as `dray ps` lists them")
+        parser.add_argument(
+            "names", nargs="+", metavar="JOB", help="names of jobs, as `dray ps` lists them, or of arrays"
+        )
     else:
         parser.add_argument("name", metavar="JOB", help="name of the job, as `dray ps` lists it")
     add_flags(parser, "--namespace", "--kubeconfig", "--context")
@@ -55,3 +58,29 @@ async def get_pod(client: Client, namespace: str, name: str) -> JsonObject:
             did_you_mean(name, known) or "`dray ps -a` lists jobs; -n names another namespace",
         ) from None
     return pod
+
+
+async def named_jobs(client: Client, namespace: str, names: Sequence[str]) -> list[str]:
+    """Return the jobs that are named; the name of an array stands for all of its jobs. Raises as `get_pod` does."""
+    known = [job.name for job in await list_jobs(client, namespace)]
+    found: dict[str, None] = {}
+    for name in names:
+        members = members_of_array(name, known)
+        if name not in known and not members:
+            await get_pod(client, namespace, name)
+        found |= dict.fromkeys([name] if name in known or not members else members)
+    return list(found)
+
+
+def members_of_array(name: str, known: Iterable[str]) -> list[str]:
+    """Return the jobs of an array, in the order of their numbers.
+
+    >>> members_of_array("sweep", ["sweep-10", "sweep-9", "sweeper-1", "sweep-x", "other"])
+    ['sweep-9', 'sweep-10']
+    """
+    numbers = (each.removeprefix(f"{name}-") for each in known if each.startswith(f"{name}-"))
+    return [f"{name}-{number}" for number in sorted(filter(_is_number, numbers), key=int)]
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10 and str(int(text)) == text

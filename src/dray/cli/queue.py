@@ -7,6 +7,7 @@ import asyncio
 import time
 
 from dray.api.json_types import JsonObject
+from dray.api.wording import plural
 from dray.cli.arguments import add_flags
 from dray.cli.job_lookup import visible_jobs
 from dray.cli.output import add_output_flag, emit, say, table
@@ -15,6 +16,8 @@ from dray.scheduler.limits import format_seconds
 from dray.scheduler.queue_report import JobReport, QueueReport
 from dray.sim.other_users import fetch_report
 from dray.workbench.jobs import JobState, holders, moment_text, queue_order
+
+_MOST_CHARACTERS = 120  # of a reason
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if rows:
         table(("#", "NAMESPACE", "JOB", "WAITING", "PRIORITY", "WANTS", "START", "REASON"), rows)
     else:
-        say("no job waits")
+        say(_nobody_waits(report))
     for namespace in dict.fromkeys(job.namespace for job in waiting):
         for line in report.users[namespace].lines() if namespace in report.users else []:
             say(f"{namespace}: {line}")
@@ -60,6 +63,13 @@ def _as_data(number: int, job: JobState, told: JobReport | None, report: QueueRe
         data |= {"expectedStart": told.starts, "isHead": told.is_head, "heldBack": told.held_back}
     user = report.users.get(job.namespace)
     return data | ({"share": {"used": user.used, "entitled": user.entitled}} if user else {})
+
+
+def _nobody_waits(report: QueueReport) -> str:
+    """Return that no job waits, or none that the caller may see."""
+    if not report.jobs:
+        return "no job waits"
+    return f"none of your jobs waits; {plural(len(report.jobs), 'job')} of others wait"
 
 
 def _start(told: JobReport | None) -> str:
@@ -83,5 +93,10 @@ def _reason(job: JobState, told: JobReport | None) -> str:
     if told is not None and told.held_back:
         return told.held_back
     if told is not None and told.is_head:
-        return f"at the head of the queue: {' '.join(job.message.split())[:120]}"
-    return " ".join(job.message.split())[:120] or "not tried yet"
+        return f"at the head of the queue: {_short(job.message)}"
+    return _short(job.message) or "not tried yet"
+
+
+def _short(message: str) -> str:
+    text = " ".join(message.split())
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"

@@ -120,7 +120,13 @@ def connect(kubeconfig: str | None, context: str | None = None) -> Client:
     try:
         return Client.connect(kubeconfig, context)
     except KubeconfigError as error:
-        where = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+        where = kubeconfig or os.environ.get("KUBECONFIG")
+        if not where and not Path("~/.kube/config").expanduser().exists():
+            raise CommandError(
+                "no cluster was found: no system of this machine runs, and there is no ~/.kube/config",
+                "start one with `dray up`, or give --kubeconfig",
+            ) from error
+        where = where or "~/.kube/config"
         raise CommandError(
             str(error), f"start a cluster with `dray up`, or give --kubeconfig (looked at {where})"
         ) from error

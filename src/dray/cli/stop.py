@@ -6,7 +6,7 @@ import argparse
 import asyncio
 
 from dray.cli.following import pod_states
-from dray.cli.job_lookup import add_job_arguments, get_pod
+from dray.cli.job_lookup import add_job_arguments, named_jobs
 from dray.cli.output import say
 
 _AT_ONCE = 1  # second, as `kubectl delete --now`
@@ -34,14 +34,13 @@ async def _run(args: argparse.Namespace) -> int:
 
     async with connect(args.kubeconfig, args.context) as client:
         namespace = args.namespace or client.namespace
-        for name in args.names:
-            await get_pod(client, namespace, name)
-        for name in args.names:
+        names = await named_jobs(client, namespace, args.names)
+        for name in names:
             try:
                 await client.delete(PODS, name, namespace, grace_seconds=_AT_ONCE if args.now else None)
             except NotFound:
                 continue
-        for name in args.names:
+        for name in names:
             async for _ in pod_states(client, namespace, name):
                 pass
             say(f"stopped job {namespace}/{name}")

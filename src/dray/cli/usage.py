@@ -10,7 +10,7 @@ import sys
 from datetime import UTC, date, datetime
 
 from dray.cli.arguments import add_flags
-from dray.cli.output import CommandError, add_output_flag, emit, say, table
+from dray.cli.output import CommandError, add_output_flag, emit, table
 from dray.control.scheduling.sharing import USAGE_NAME, USAGE_NAMESPACE, parse_days
 
 Days = dict[str, dict[str, float]]  # day -> user -> device-seconds
@@ -76,8 +76,11 @@ async def _days(args: argparse.Namespace) -> Days:
         try:
             stored = await client.get(CONFIG_MAPS, USAGE_NAME, USAGE_NAMESPACE)
         except NotFound:
-            say("hint: device time is recorded by `dray scheduler --fair-share`, once a minute")
-            raise CommandError("no device time is on record", code=1) from None
+            raise CommandError(
+                "no device time is on record yet",
+                "it is recorded once a minute on a shared machine (`dray up --shared`), and by `dray scheduler --fair-share`",
+                code=1,
+            ) from None
         return parse_days(stored.get("data") or {})
 
 

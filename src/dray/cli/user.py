@@ -14,7 +14,8 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dray.cli.arguments import add_flags, quantity, seconds, whole_number
+from dray.cli.arguments import add_flags, quantity, whole_number
+from dray.cli.job_flags import duration
 from dray.cli.output import CommandError, add_output_flag, emit, table
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ _LIMITS: dict[str, tuple[str, Any, str, str]] = {
     "--device-memory": ("device_memory", quantity, "AMOUNT", "memory of devices held at once, such as 80Gi"),
     "--running": ("running", whole_number(0, _MOST), "N", "jobs that run at once"),
     "--waiting": ("waiting", whole_number(0, _MOST), "N", "jobs that wait at once"),
-    "--longest": ("seconds", seconds(1, 10**8), "SECONDS", "longest time of a job"),
-    "--default-time": ("default_seconds", seconds(1, 10**8), "SECONDS", "time of a job that names none"),
+    "--longest": ("seconds", duration, "TIME", "longest time of a job, for example 12h or 2d"),
+    "--default-time": ("default_seconds", duration, "TIME", "time of a job that names none"),
 }
 
 
@@ -56,6 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List or change; needs an administrator."""
     from dray.cli.sources import connect
+    from dray.client import Forbidden
 
     if args.action == "limit" and not (args.user or args.unix_group or args.everybody):
         raise CommandError("no user was given", "name one, or give --unix-group GROUP or --everybody")
@@ -64,7 +66,14 @@ def run(args: argparse.Namespace) -> int:
     async def act() -> int:
         async with connect(args.kubeconfig, args.context) as client:
             action: Coroutine[Any, Any, int] = work(args, client)
-            return await action
+            try:
+                return await action
+            except Forbidden as error:
+                raise CommandError(
+                    f"not permitted (403): {error}",
+                    "this is for administrators, such as root; `dray queue` shows your own limits and share",
+                    code=1,
+                ) from error
 
     return asyncio.run(act())
 

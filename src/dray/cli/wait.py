@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dray.cli.arguments import seconds
 from dray.cli.following import TIMED_OUT, pod_states
-from dray.cli.job_lookup import add_job_arguments, get_pod
+from dray.cli.job_lookup import add_job_arguments, named_jobs
 from dray.cli.output import CommandError
 from dray.workbench.run_manifests import exit_code_of
 
@@ -38,11 +38,10 @@ async def _run(args: argparse.Namespace) -> int:
 
     async with connect(args.kubeconfig, args.context) as client:
         namespace = args.namespace or client.namespace
-        for name in args.names:
-            await get_pod(client, namespace, name)
+        names = await named_jobs(client, namespace, args.names)
         try:
             async with asyncio.timeout(args.timeout or None):
-                codes = await asyncio.gather(*(ended(client, namespace, name) for name in args.names))
+                codes = await asyncio.gather(*(ended(client, namespace, name) for name in names))
         except TimeoutError:
             raise CommandError(f"not all jobs ended within {args.timeout:g} s", code=TIMED_OUT) from None
         return max(codes)

@@ -181,6 +181,15 @@ def exit_code_of(pod: JsonObject) -> int | None:
     return 0 if status.get("phase") == "Succeeded" else None
 
 
+def eviction_of(pod: JsonObject) -> str:
+    """Return that and why a job was evicted for another one; "" when it was not."""
+    for condition in (pod.get("status") or {}).get("conditions") or []:
+        is_true = condition.get("type") == "DisruptionTarget" and condition.get("status") == "True"
+        if is_true and condition.get("reason") == "PreemptionByScheduler":
+            return "evicted: a job of higher priority needed its devices"
+    return ""
+
+
 def is_started(pod: JsonObject) -> bool:
     """Return whether the container has begun to run (or has even ended), so that it has a log."""
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
