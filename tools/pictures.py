@@ -76,7 +76,7 @@ def terminal_svg(text: str) -> str:
     width, height = 12 + 7.25 * min(COLUMNS, max(len(line) for line in lines)), 44 + 17 * len(lines)
     rows = []
     for number, line in enumerate(lines):
-        colour = "#9ece6a" if line.startswith("$ ") else "#c0caf5"
+        colour = "#9ece6a" if re.match(r"(\w+)?\$ ", line) else "#c0caf5"
         rows.append(
             f'<text x="12" y="{52 + 17 * number}" fill="{colour}" xml:space="preserve">{escape(line)}</text>'
         )

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dray.api.conditions import is_true_in
 from dray.api.json_types import JsonObject
 from dray.api.user_names import PRIVATE_TMP_ANNOTATION, TELL_EDITS_ANNOTATION
 from dray.api.well_known import (
@@ -183,10 +184,14 @@ def exit_code_of(pod: JsonObject) -> int | None:
 
 def eviction_of(pod: JsonObject) -> str:
     """Return that and why a job was evicted for another one; "" when it was not."""
-    for condition in (pod.get("status") or {}).get("conditions") or []:
-        is_true = condition.get("type") == "DisruptionTarget" and condition.get("status") == "True"
-        if is_true and condition.get("reason") == "PreemptionByScheduler":
-            return "evicted: a job of higher priority needed its devices"
+    status = pod.get("status") or {}
+    reasons = [
+        each.get("reason")
+        for each in status.get("conditions") or []
+        if each.get("type") == "DisruptionTarget"
+    ]
+    if "PreemptionByScheduler" in reasons and is_true_in(status, "DisruptionTarget"):
+        return "evicted: a job of higher priority needed its devices"
     return ""
 
 
