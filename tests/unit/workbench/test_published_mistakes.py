@@ -204,3 +204,37 @@ def test_what_the_pages_of_kubernetes_io_ask_for_is_in_a_profile():
     gpu = 'device.attributes["driver.example.com"].type == "gpu" && device.capacity["driver.example.com"].memory == quantity("64Gi")'
     wanted = f"deviceClassName: documented, selectors: [{{cel: {{expression: '{gpu}'}}}}]"
     assert codes(dedent(device_class) + dedent(claim(wanted)), cluster) == []
+
+
+def alternatives(*models):
+    wanted = ", ".join(
+        f"""{{name: m{number}, deviceClassName: gpu.example.com, selectors: [{{cel: {{expression: 'device.attributes["gpu.example.com"].model == "{model}"'}}}}]}}"""
+        for number, model in enumerate(models)
+    )
+    return f"""\
+        apiVersion: resource.k8s.io/v1
+        kind: ResourceClaim
+        metadata: {{name: c}}
+        spec: {{devices: {{requests: [{{name: a, firstAvailable: [{wanted}]}}]}}}}
+        """
+
+
+def test_an_alternative_that_matches_nothing_is_a_note_while_another_one_matches():
+    cluster = hardware_snapshot([(load_profile("example"), 1)])
+    found = check(alternatives("NEXT-GPU-MODEL", "LATEST-GPU-MODEL"), cluster)
+    assert [(each.severity, each.code) for each in found] == [("info", "matches-nothing")]
+
+
+def test_alternatives_none_of_which_matches_are_warnings():
+    cluster = hardware_snapshot([(load_profile("example"), 1)])
+    found = check(alternatives("NEXT-GPU-MODEL", "LAST-GPU-MODEL"), cluster)
+    assert [(each.severity, each.code) for each in found] == [("warning", "matches-nothing")] * 2
+
+
+def test_pods_that_ask_for_local_storage_fit_a_modelled_node():
+    cluster = hardware_snapshot([(load_profile("example"), 1)])
+    pod = POD.format("default").replace(
+        "image: i", "image: i, resources: {requests: {ephemeral-storage: 100Gi}}"
+    )
+    assert codes(pod, cluster) == []
+    assert codes(pod.replace("100Gi", "100Ti"), cluster) == ["never-fits"]

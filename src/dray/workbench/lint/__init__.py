@@ -180,7 +180,8 @@ class _Run:
 
     def _add(self, position: int | None, document: Document, problems: Iterable[Problem]) -> None:
         for problem in problems:
-            if position is not None and (problem.severity == ERROR or problem.code in _HOPELESS):
+            is_hopeless = problem.code in _HOPELESS and problem.severity != INFO
+            if position is not None and (problem.severity == ERROR or is_hopeless):
                 self.wrong.add(position)
             if problem.code in self.ignored:
                 continue

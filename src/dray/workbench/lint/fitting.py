@@ -9,7 +9,8 @@ the scheduler itself, on the same cluster with nobody in it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dray.allocator import AllocationError, Explanation
@@ -23,7 +24,7 @@ from dray.scheduler import NotReady, Unplaceable
 from dray.sim.cluster import OfflineCluster
 from dray.sim.snapshot import Snapshot, SnapshotError
 from dray.workbench.inventory import Inventory
-from dray.workbench.lint.findings import Problem, error, warning
+from dray.workbench.lint.findings import INFO, Problem, error, warning
 from dray.workbench.lint.objects import claim_spec_of, exact_requests, selectors_of
 from dray.workbench.lint.partial_claims import check_whole_hosts
 from dray.workbench.lint.references import Known
@@ -101,8 +102,12 @@ def check_selectors(
         return
     path, spec = found
     yield from check_whole_hosts(stored, devices.attributes)
-    for request_path, request in exact_requests(stored):
-        yield from _request_problems(request_path, request, known, devices, features)
+    by_path = {
+        request_path: list(_request_problems(request_path, request, known, devices, features))
+        for request_path, request in exact_requests(stored)
+    }
+    for request_path, problems in by_path.items():
+        yield from _of_alternative(request_path, problems, by_path)
     for index, constraint in enumerate((spec.get("devices") or {}).get("constraints") or []):
         for word in ("matchAttribute", "distinctAttribute"):
             name = constraint.get(word)
@@ -115,6 +120,19 @@ def check_selectors(
                 yield from _unpublished_name(
                     str(name), f"{path}.devices.constraints[{index}].{word}", devices
                 )
+
+
+def _of_alternative(
+    path: str, problems: list[Problem], by_path: Mapping[str, list[Problem]]
+) -> Iterator[Problem]:
+    """Yield the problems of a request; that an alternative matches nothing is a note while another one matches."""
+    request, is_alternative, _ = path.partition(".firstAvailable[")
+    others = [found for other, found in by_path.items() if other.startswith(f"{request}.firstAvailable[")]
+    has_choice = bool(is_alternative) and any(
+        all(problem.code != "matches-nothing" for problem in found) for found in others
+    )
+    for problem in problems:
+        yield replace(problem, severity=INFO) if has_choice and problem.code == "matches-nothing" else problem
 
 
 def _class_problems(stored: JsonObject, devices: Devices, features: Features) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 """Profiles: what stands in one node, read from YAML.
 
 A profile file has `name`, `description`, `labels`, `taints`, `allocatable` (cpu, memory,
-pods) and `devices`, a list of entries whose `kind` names a builder in
+ephemeral-storage, pods) and `devices`, a list of entries whose `kind` names a builder in
 `dray.drivers.hardware.devices`. The built-in ones lie beside this module; a path
 to a file of one's own works everywhere a name does. Its bad input is reported
 with the file, the entry and what is expected.
@@ -20,6 +20,9 @@ from dray.api.parsing import ParseError, load_yaml
 from dray.api.well_known import ARCH_LABEL, well_known_labels
 from dray.drivers.hardware.devices import BUILDERS
 from dray.drivers.hardware.pools import PoolModel
+
+# What a node has where its profile says nothing else; kubelet reports the file system of its pods, too.
+_ALLOCATABLE = {"cpu": "64", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "110"}
 
 
 class ProfileError(ValueError):
@@ -111,7 +114,7 @@ def parse_profile(document: Any, source: str) -> Profile:
     for field in ("labels", "allocatable"):
         if not isinstance(document.get(field) or {}, dict):
             raise ProfileError(f"{source}: `{field}` must be a map")
-    allocatable = {"cpu": "64", "memory": "512Gi", "pods": "110"} | (document.get("allocatable") or {})
+    allocatable = _ALLOCATABLE | (document.get("allocatable") or {})
     return Profile(
         name=str(document.get("name") or Path(source).stem),
         description=str(document.get("description") or ""),
