@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from dray.api.caching import cached_by_text
+from dray.api.caching import BoundedMap, cached_by_text
 from dray.api.semver import parse_semver
 from dray.api.validation.formats import dns_subdomain, label_key
 from dray.server.requests.content_negotiation import negotiate
@@ -60,3 +60,18 @@ def test_names_far_beyond_every_limit_are_refused_without_a_look_at_each_charact
     problems = dns_subdomain("a." * 1_500_000)
     assert problems[0] == "must be no more than 253 characters"
     assert len(problems) == 2
+
+
+def test_a_bounded_map_drops_its_oldest_entry_and_use_makes_one_the_newest():
+    known = BoundedMap[str, int](limit=2)
+    known["a"], known["b"] = 1, 2
+    assert known.use("a") == 1 and known.use("x") is None
+    known["c"] = 3
+    assert list(known.items()) == [("a", 1), ("c", 3)]
+
+
+def test_an_entry_of_a_bounded_map_that_is_set_again_keeps_its_age():
+    known = BoundedMap[str, None](limit=2)
+    for key in "abac":
+        known[key] = None
+    assert list(known) == ["b", "c"]
