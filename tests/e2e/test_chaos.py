@@ -1,7 +1,8 @@
 """kill -9 of server, controllers and schedulers at random moments, under load.
 
 Pods with claims are made and deleted all the time, slices are published anew, and every
-few hundred milliseconds one of the processes is killed and started again. At the end
+few hundred milliseconds one of the processes is killed and started again. Many pods have volumes,
+for which a test double plays the volume controller (`chaos_volumes`). At the end
 nothing acknowledged is lost, nothing was in use twice at any moment, every pod is bound or
 says why not, and when the pods are gone so are their claims.
 
@@ -20,6 +21,7 @@ from types import SimpleNamespace
 import checker
 import peers
 import pytest
+from chaos_volumes import Volumes
 from clusters import Cluster
 from use_judge import UseJudge
 from zygote import Zygote
@@ -138,8 +140,9 @@ WISHES = [["gpu"]] * 6 + [["two"], ["part"], ["part"], ["slow"], ["slow"], ["gpu
 class Load:
     """Makes and deletes pods without end, and remembers what the server has acknowledged."""
 
-    def __init__(self, cluster, schedulers, chance):
+    def __init__(self, cluster, schedulers, chance, volumes):
         self.cluster, self.schedulers, self.chance = cluster, schedulers, chance
+        self.volumes = volumes
         self.alive = set()  # acknowledged, and no deletion was sent
         self.gone = set()  # deletion acknowledged
         self.made = 0
@@ -162,6 +165,7 @@ class Load:
         wanted = {"claims": ["shared"]}
         if self.chance.random() > 0.1:
             wanted = {"templates": self.chance.choice(WISHES)}
+        wanted |= await self.volumes.of_pod(name)
         await self.cluster.pod(name, **wanted, schedulerName=self.chance.choice(self.schedulers))
         self.made += 1
         self.alive.add(name)
@@ -171,6 +175,7 @@ class Load:
         self.alive.discard(name)
         with contextlib.suppress(NotFound):
             await self.cluster.delete_pod(name)
+        await self.volumes.pod_left(name)
         self.gone.add(name)
 
 
@@ -217,9 +222,13 @@ async def storm(folder, rounds, seed, schedulers=("one",)):
             published = await furnish(cluster)
             slices = (await cluster.client.list(kinds.SLICES)).items
             judge = UseJudge(Client.connect(victims.kubeconfig), cluster.namespace, checker.Inventory(slices))
-            load = Load(cluster, schedulers, chance)
+            volumes = Volumes(cluster, Client.connect(victims.kubeconfig), chance)
+            nodes = [each["metadata"]["name"] for each in (await cluster.client.list(kinds.NODES)).items]
+            await volumes.furnish(nodes)
+            load = Load(cluster, schedulers, chance, volumes)
             judging = asyncio.create_task(judge.run())
             beating = asyncio.create_task(beat(cluster))
+            binding = asyncio.create_task(volumes.run())
             working = [
                 asyncio.create_task(load.run()),
                 asyncio.create_task(republish(cluster, published, chance)),
@@ -232,10 +241,12 @@ async def storm(folder, rounds, seed, schedulers=("one",)):
                     [victim] = chance.choices(list(victims.commands), weights)
                     await victims.kill(victim)
                     await victims.start(victim)
-                    for task in (judging, beating, *working):
+                    for task in (judging, beating, binding, *working):
                         if task.done():
                             task.result()
-                    assert not judge.problems, f"seed {seed}: {judge.problems}"
+                    assert not judge.problems + volumes.problems, (
+                        f"seed {seed}: {judge.problems + volumes.problems}"
+                    )
                 for task in working:
                     task.cancel()
                 await asyncio.gather(*working, return_exceptions=True)
@@ -245,11 +256,13 @@ async def storm(folder, rounds, seed, schedulers=("one",)):
                 await sound(cluster, seed)
                 await emptied(cluster, seed, victims)
             finally:
-                for task in (judging, beating, *working):
+                for task in (judging, beating, binding, *working):
                     task.cancel()
-                await asyncio.gather(judging, beating, *working, return_exceptions=True)
+                await asyncio.gather(judging, beating, binding, *working, return_exceptions=True)
                 await judge._client.close()
+                await volumes.client.close()
             judge.finish()
+            assert volumes.problems == [], f"seed {seed}: {volumes.problems}"
             assert judge.problems == [], f"seed {seed}: {judge.problems}"
             assert victims.deaths == [], f"seed {seed}: {victims.deaths}"
         return {
@@ -260,7 +273,9 @@ async def storm(folder, rounds, seed, schedulers=("one",)):
             "pods bound": len(judge.bound),
             "races between schedulers": judge.races,
             "watches resumed": judge.resumed,
-            "violations": len(judge.problems),
+            "volumes bound": volumes.bound,
+            "volumes not made": volumes.refused,
+            "violations": len(judge.problems) + len(volumes.problems),
             "seconds": round(time.monotonic() - began, 1),
         }
 
@@ -320,6 +335,7 @@ async def emptied(cluster, seed, victims):
 async def test_a_few_kills_under_load_lose_nothing(tmp_path):
     figures = await storm(tmp_path, rounds=8, seed=3)
     assert figures["pods bound"] > 0
+    assert figures["volumes bound"] > 0
 
 
 @pytest.mark.heavy
