@@ -202,6 +202,9 @@ TAINTS = [
     taint_case("less", [taint("10")], [toleration("Lt", "50")], ("a",)),
     taint_case("not less", [taint("100")], [toleration("Lt", "50")], None),
     taint_case("negative", [taint("0")], [toleration("Gt", "-10")], ("a",)),
+    taint_case(
+        "large numbers", [taint("9223372036854775806")], [toleration("Lt", "9223372036854775807")], ("a",)
+    ),
     taint_case("zero", [taint("0")], [toleration("Lt", "1")], ("a",)),
     taint_case("any effect", [taint("100")], [toleration("Gt", "50", effect="")], ("a",)),
     taint_case(

@@ -152,6 +152,7 @@ RACKS = {**in_rack("a", "b", cpu="2"), **in_rack("c", "d", cpu="2", rack="r1")}
         ("fewer than there are pods", RACKS, {"q": running("2")}, 2, 6, {"r1"}),
         ("basic: the only rack", in_rack("a", "b", cpu="2"), {}, None, 3, {"r0"}),
         ("basic: one of several", RACKS, {}, None, 3, {"r0", "r1"}),
+        ("basic: the fuller rack", RACKS, {"q": running("2", "c")}, None, 2, {"r1"}),
         ("basic: some pods only", in_rack("a"), {}, None, 2, {"r0"}),
         (
             "basic: the rack that takes the most",

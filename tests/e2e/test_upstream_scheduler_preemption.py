@@ -302,6 +302,7 @@ GROUPS = [
 ALONE = {name: Node(cpu="1") for name in "abcd"}
 EARLIER = {"v0": running(group="v", priority=50), "v1": running(node="b", group="v", priority=50)}
 ON_A, ON_B = ({"nodeSelector": {HOST: f"@{name}"}} for name in "ab")
+UNEQUAL = {**in_rack("a", "b", cpu="2"), **in_rack("c", "d", "e", cpu="2", rack="r1")}
 EVEN = {**rules(spread(2, HOST, minDomains=10)), **ON_A}
 
 
@@ -400,6 +401,28 @@ MORE_GROUPS = [
         gang(2, foo="", spec=EVEN),
         ("l0",),
         {"gang": group(2, 100)},
+    ),
+    Eviction(
+        "topology_aware_scheduling: gang uses preemption, on the rack that it fills most",
+        UNEQUAL,
+        {f"l{name}": running("2", name) for name in "abcde"},
+        gang(4),
+        ("la", "lb"),
+        {"gang": group(4, 100, topology="rack")},
+    ),
+    Eviction(
+        "topology_aware_scheduling: gang uses preemption, on the rack that is fullest with what runs there",
+        {**UNEQUAL, "a": Node({"rack": "r0"}, cpu="3")},
+        {
+            "la": running("3", "a"),
+            "lb": running("2", "b"),
+            "h": running("2", "c", 200),
+            "ld": running("2", "d"),
+            "le": running("2", "e"),
+        },
+        gang(4),
+        ("ld", "le"),
+        {"gang": group(4, 100, topology="rack")},
     ),
     *both_policies(
         "those that fit are bound first, then somebody is evicted for the others",

@@ -361,3 +361,16 @@ def test_every_page_of_the_docs_can_be_reached_from_the_readme():
             if path.suffix == ".md" and path.is_file() and path.is_relative_to(ROOT):
                 todo.append(path.relative_to(ROOT))
     assert [str(page) for page in PAGES if page.parts[0] in ("docs", "examples") and page not in seen] == []
+
+
+def test_the_counts_of_ported_scheduler_tests_add_up():
+    text = (ROOT / "docs" / "scheduler-upstream.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("| ")]
+    counted = [(int(row[2]), int(row[3])) for row in rows if row[2].isdigit()]
+    there, ported = (sum(column) for column in zip(*counted, strict=True))
+    assert (
+        f"Of the {there} cases there that can be driven so, {ported} are ported ({ported * 100 // there} %)"
+        in text
+    )
+    unexplained = [row[1] for row in rows if row[2].isdigit() and row[2] != row[3] and not row[4]]
+    assert not unexplained, "what is not ported has a reason"
