@@ -291,6 +291,7 @@ def _by_kind() -> dict[tuple[str, str], list[Json]]:
         ("apps", "DaemonSet"): [{"metadata": _metadata(), "spec": _workload()}],
         ("apps", "Deployment"): [{"metadata": _metadata(), "spec": {**_workload(), "replicas": 2}}],
         ("apps", "ReplicaSet"): [{"metadata": _metadata(), "spec": {**_workload(), "replicas": 2}}],
+        ("autoscaling", "HorizontalPodAutoscaler"): [{"metadata": _metadata(), "spec": _scaling()}],
         ("batch", "Job"): [
             {"metadata": _metadata(), "spec": {"completions": 2, "parallelism": 1, "template": {"spec": _pod_spec(restartPolicy="Never")}}}
         ],
@@ -329,6 +330,27 @@ def _by_kind() -> dict[tuple[str, str], list[Json]]:
         | _storage_kinds()
         | {("resource.k8s.io", kind): bodies for kind, bodies in _resource_kinds().items()}
     )
+
+
+def _scaling() -> Json:
+    """Return how a Deployment is scaled: one metric of every sort, and a behavior."""
+    value, metric = {"type": "AverageValue", "averageValue": "10"}, {"name": "queue", "selector": _selector()}
+    described = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
+    policies = [
+        {"type": "Pods", "value": 2, "periodSeconds": 60},
+        {"type": "Percent", "value": 50, "periodSeconds": 30},
+    ]
+    return {
+        "scaleTargetRef": described, "minReplicas": 1, "maxReplicas": 5,
+        "metrics": [
+            {"type": "Pods", "pods": {"metric": metric, "target": value}},
+            {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}},
+            {"type": "ContainerResource", "containerResource": {"name": "cpu", "container": "c", "target": value}},
+            {"type": "Object", "object": {"describedObject": described, "metric": metric, "target": {"type": "Value", "value": "3"}}},
+            {"type": "External", "external": {"metric": metric, "target": {"type": "Value", "value": "3"}}},
+        ],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 60, "selectPolicy": "Min", "policies": policies, "tolerance": "0.05"}},
+    }  # fmt: skip
 
 
 def _storage_kinds() -> dict[tuple[str, str], list[Json]]:
