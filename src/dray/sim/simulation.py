@@ -292,8 +292,8 @@ class Simulation:
 
     # --- arrivals -----------------------------------------------------------------
 
-    def _stream(self) -> list[Arrival]:
-        """Return the arrivals of this run, by time."""
+    def arrivals(self) -> list[Arrival]:
+        """Draw the arrivals of a run, by time; another call draws others."""
         known = self.trace.arrivals
         if self.settings.pods and self.settings.arrivals != "poisson":
             known = known[: self.settings.pods]
@@ -389,7 +389,7 @@ class Simulation:
     def run(self) -> RunResult:
         """Simulate to the end."""
         started = time.process_time()
-        stream = self._stream()
+        stream = self.arrivals()
         is_filling = self.settings.arrivals == "fill"
         last = stream[-1].at
         samples = iter(self._sample_times(last)) if not is_filling else iter(())
