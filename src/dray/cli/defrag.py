@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from dray.api.wording import plural
-from dray.cli.arguments import seconds, whole_number
+from dray.cli.arguments import add_flags, seconds, whole_number
 from dray.cli.output import CommandError, add_output_flag, emit, say, table
+from dray.cli.policies import load_policy
 from dray.cli.progress import doing
 from dray.cli.sources import add_source_flags, connect, load_source
 from dray.client import Client
@@ -52,6 +53,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="--execute: the longest wait for one eviction, and for one replacement (default: 300)",
     )
+    add_flags(
+        parser,
+        "--policy",
+        help="the policy of the scheduler that places the moved pods (default: it has none)",
+    )
     add_output_flag(parser)
     add_source_flags(parser)
 
@@ -76,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _goal(args: argparse.Namespace, namespace: str) -> Goal:
     if args.pod is None:
-        return Goal(free_nodes=args.free_whole)
-    return Goal(args.pod if "/" in args.pod else f"{namespace}/{args.pod}")
+        return Goal(free_nodes=args.free_whole, policy=load_policy(args.policy))
+    return Goal(args.pod if "/" in args.pod else f"{namespace}/{args.pod}", policy=load_policy(args.policy))
 
 
 def _on_cluster(args: argparse.Namespace, act: Callable[[argparse.Namespace, Client], Awaitable[int]]) -> int:

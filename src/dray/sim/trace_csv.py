@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -49,6 +50,7 @@ MEANINGS: Final = (
 )
 MODEL_EXPRESSION: Final = f'device.attributes["{DRIVER}"].model'
 _MOST_PODS_OF_A_JOB: Final = 1024
+_MUCH_MEMORY: Final = 1 << 30  # MiB: of nodes in a list that does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def read_rows(path: Path, columns: Iterable[str]) -> list[dict[str, str]]:
 
 def read_pods(path: Path, mapping: ColumnMapping = OPENB) -> Trace:
     """Read a list of pods or jobs; the cluster is empty. Raises TraceError."""
-    optional = {"submit", "end", "model", "share"} if mapping is OPENB else set()
+    optional = set(mapping.columns) - {"gpus"} if mapping is OPENB else set()
     rows = read_rows(path, [name for meaning, name in mapping.columns.items() if meaning not in optional])
     trace = Trace(classes=[] if mapping.device_class else [gpu_class()])
     numbers: dict[Wanted, int] = {}
@@ -181,7 +183,10 @@ def _read_row(row: Mapping[str, str], mapping: ColumnMapping) -> tuple[float, fl
         if not text:
             return None
         if mapping.time in ("seconds", "milliseconds"):
-            return float(text) / (1000 if mapping.time == "milliseconds" else 1)
+            found = float(text) / (1000 if mapping.time == "milliseconds" else 1)
+            if not -1e15 < found < 1e15:
+                raise ValueError(f"{meaning} is {text[:40]!r}")
+            return found
         return datetime.strptime(text, mapping.time).replace(tzinfo=UTC).timestamp()
 
     at = moment("submit") or 0.0
@@ -192,7 +197,9 @@ def _read_row(row: Mapping[str, str], mapping: ColumnMapping) -> tuple[float, fl
     count = int(value("nodes", 1)) or 1
     if count > _MOST_PODS_OF_A_JOB:
         raise ValueError(f"a job of {count} pods")
-    gpus = int(value("gpus"))
+    amount = value("gpus")
+    gpus = math.ceil(amount)
+    part = round(amount * WHOLE) if 0 < amount < 1 else WHOLE  # "0.5" is half of a GPU
     cpu = value("cpus") * (1 if mapping.cpu_unit == "milli" else 1000)
     memory = value("memory") * parse_quantity(f"1{mapping.memory_unit}").ceil_value()
     models = row.get(mapping.columns.get("model", ""), "") or ""
@@ -200,7 +207,7 @@ def _read_row(row: Mapping[str, str], mapping: ColumnMapping) -> tuple[float, fl
         int(cpu / count),
         int(memory / count),
         -(-gpus // count),
-        min(WHOLE, int(value("share", WHOLE)) or WHOLE) if gpus else 0,
+        min(WHOLE, int(value("share", part)) or WHOLE) if gpus else 0,
         tuple(sorted(filter(None, models.split("|")))),
         int(value("priority")),
     )
@@ -244,14 +251,17 @@ def gpu_class() -> DeviceClass:
 
 def read_nodes(path: Path) -> tuple[list[Node], list[ResourceSlice]]:
     """Read an openb node list, sorted by name. Raises TraceError."""
-    rows = read_rows(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model"))
+    rows = read_rows(path, ("sn", "cpu_milli", "gpu"))
     nodes, slices = [], []
-    for row in sorted(rows, key=lambda each: each["sn"]):
+    for row in sorted(rows, key=lambda each: each["sn"] or ""):
         try:
-            cpu, memory, gpus = int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"])
-        except ValueError as error:
-            raise TraceError(f"{path}: node {row['sn'][:60]}: {error}") from error
-        node, slice_ = node_of(row["sn"], cpu, memory, gpus, row["model"])
+            cpu, memory, gpus = (
+                int(float(row.get(column) or otherwise))
+                for column, otherwise in (("cpu_milli", ""), ("memory_mib", _MUCH_MEMORY), ("gpu", 0))
+            )
+        except (ValueError, OverflowError) as error:
+            raise TraceError(f"{path}: node {(row['sn'] or '')[:60]}: {error}") from error
+        node, slice_ = node_of(row["sn"] or "", cpu, memory, gpus, row.get("model") or "")
         nodes.append(node)
         slices += [slice_] if slice_ is not None else []
     return nodes, slices
@@ -259,6 +269,10 @@ def read_nodes(path: Path) -> tuple[list[Node], list[ResourceSlice]]:
 
 def node_of(name: str, cpu: int, memory: int, gpus: int, model: str) -> tuple[Node, ResourceSlice | None]:
     """Return a node (millicpu, MiB) and the slice of its GPUs, which are shared by capacity."""
+    if not name or cpu < 0 or memory < 0:
+        raise TraceError(
+            f"a node {name[:60]!r} with {cpu} millicpu and {memory} MiB; every node needs a name"
+        )
     if not 0 <= gpus <= 64:
         raise TraceError(f"node {name[:60]} has {gpus} GPUs; a list has at most 64")
     resources = {"cpu": f"{cpu}m", "memory": f"{memory}Mi", "pods": 10_000}

@@ -16,11 +16,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dray.allocator import AllocationError
+from dray.allocator import AllocationError, Policy
 from dray.api.core import Pod
 from dray.api.resource import ResourceClaim
 from dray.client import key_of
 from dray.scheduler import NodeState
+from dray.scheduler.policies import NodePolicy
 from dray.sim.cluster import OfflineCluster, Placed
 from dray.sim.snapshot import Snapshot
 from dray.workbench.evictions import Budgets, immovable
@@ -101,9 +102,11 @@ class _Moves:
             self.cluster.scheduling.set_bound_pod(pod)
 
 
-def plan_defrag_for(snapshot: Snapshot, pod: str, max_moves: int = 2) -> DefragPlan:
-    """Return the fewest moves after which a waiting pod fits. Raises DefragError."""
-    cluster = OfflineCluster(snapshot)
+def plan_defrag_for(
+    snapshot: Snapshot, pod: str, max_moves: int = 2, policy: Policy | NodePolicy | None = None
+) -> DefragPlan:
+    """Return the fewest moves after which a waiting pod fits; `policy` is that of the scheduler. Raises DefragError."""
+    cluster = OfflineCluster(snapshot, policy)
     goal = f"room for {pod}"
     waiting = cluster.pods.get(pod)
     if waiting is None:
@@ -219,9 +222,11 @@ def _move(trial: _Moves, budgets: Budgets, key: str, reason: str) -> Move | None
     )
 
 
-def plan_free_nodes(snapshot: Snapshot, wanted: int, max_moves: int = 2) -> DefragPlan:
+def plan_free_nodes(
+    snapshot: Snapshot, wanted: int, max_moves: int = 2, policy: Policy | NodePolicy | None = None
+) -> DefragPlan:
     """Return moves after which `wanted` nodes with devices have all of them free."""
-    cluster = OfflineCluster(snapshot)
+    cluster = OfflineCluster(snapshot, policy)
     goal = f"{wanted} nodes with all devices free"
     allocator = cluster.allocator
     with_devices = [name for name in cluster.state.nodes if allocator.free_devices(name)]

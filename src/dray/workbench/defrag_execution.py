@@ -37,6 +37,7 @@ from dray.api.resource import ResourceClaim
 from dray.api.well_known import TERMINAL_PHASES, UNSCHEDULABLE_KEY
 from dray.client import Client, ClientError, Conflict, NotFound, TooManyRequests, key_of
 from dray.client.resources import CLAIMS, NODES, PODS
+from dray.scheduler.policies import NodePolicy, policy_named
 from dray.sim.snapshot import Snapshot, capture
 from dray.workbench.defrag import DefragError, DefragPlan, Move, plan_defrag_for, plan_free_nodes
 
@@ -51,6 +52,7 @@ class Goal:
 
     pod: str = ""  # room for this pod
     free_nodes: int = 0  # or so many nodes with all devices free
+    policy: str | NodePolicy = ""  # of the scheduler that will place the replacements
 
     @property
     def name(self) -> str:
@@ -59,9 +61,13 @@ class Goal:
 
     def plan(self, snapshot: Snapshot, max_moves: int) -> DefragPlan:
         """Return the moves that reach it. Raises DefragError."""
+        policy = (
+            policy_named(self.policy) if isinstance(self.policy, str) and self.policy else self.policy or None
+        )
+        assert not isinstance(policy, str)
         if self.pod:
-            return plan_defrag_for(snapshot, self.pod, max_moves)
-        return plan_free_nodes(snapshot, self.free_nodes, max_moves)
+            return plan_defrag_for(snapshot, self.pod, max_moves, policy)
+        return plan_free_nodes(snapshot, self.free_nodes, max_moves, policy)
 
 
 class Mark(msgspec.Struct, frozen=True, rename="camel"):

@@ -130,6 +130,24 @@ def test_columns_that_vary_between_traces_are_optional(tmp_path):
     assert trace.templates[0].demand == 500
 
 
+def test_a_list_of_gpus_alone_is_enough_and_unknown_columns_are_left_out(tmp_path):
+    (tmp_path / "pods.csv").write_text("team,num_gpu,notes\nred,2,x\nblue,0.5,\n")
+    (tmp_path / "nodes.csv").write_text("rack,sn,gpu,cpu_milli\nr1,b,2.0,64000.0\nr1,a,,8000\n")
+    trace = read_pods(tmp_path / "pods.csv")
+    trace.nodes, trace.slices = read_nodes(tmp_path / "nodes.csv")
+    assert [each.demand for each in trace.templates] == [2000, 500]
+    assert [node.metadata.name for node in trace.nodes] == ["a", "b"]
+    result = run(trace, arrivals="trace")
+    assert (result.placed, result.never_placed) == (1, 1), "two whole GPUs, then half a GPU has no room"
+
+
+@pytest.mark.parametrize("row", ["a,x,1", ",1000,1", "a,,1", "a,1000,nan", "a,1000,-1", "a,inf,1", "a"])
+def test_unreadable_lists_of_nodes_are_named(row, tmp_path):
+    (tmp_path / "nodes.csv").write_text(f"sn,cpu_milli,gpu\n{row}\n")
+    with pytest.raises(TraceError, match="node"):
+        read_nodes(tmp_path / "nodes.csv")
+
+
 HELIOS = """job,gpu_num,cpu_num,node_num,state,submit_time,end_time
 a,16,64,2,COMPLETED,2020-04-01 00:00:10,2020-04-01 01:00:10
 b,1,4,1,FAILED,2020-04-01 00:00:20,2020-04-01 00:00:30
@@ -166,6 +184,8 @@ def test_other_tables_are_read_by_a_mapping(tmp_path):
         ("a,b\n1,2\n", "no column"),
         ("cpu_milli,memory_mib,num_gpu\nx,1,1\n", "line 2"),
         ("cpu_milli,memory_mib,num_gpu\n-5,1,1\n", "line 2"),
+        ("num_gpu,creation_time\n1,nan\n", "line 2: submit is 'nan'"),
+        ("num_gpu,deletion_time\n1,inf\n", "line 2: end is 'inf'"),
     ],
 )
 def test_unreadable_tables_are_named(text, message, tmp_path):

@@ -1,13 +1,16 @@
 """Plans of moves: few, possible in their order, proved by replay, and never of pods that must stay."""
 
+import contextlib
 import json
 
 import pytest
 from test_capacity import bound, pod, snapshot_of, template
 
 from dray.cli.main import main
+from dray.scheduler.policies import NodePolicy
 from dray.sim.hardware import hardware_snapshot, parse_hardware
 from dray.workbench.defrag import DefragError, plan_defrag_for, plan_free_nodes
+from dray.workbench.defrag_execution import Goal
 
 
 def cluster(*objects, nodes=2):
@@ -98,3 +101,37 @@ def test_the_command_prints_the_plan(tmp_path, capsys):
     assert "reached with 1 move" in out
     assert main(["defrag", "--for", "large", "--against", str(path), "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["cost"] == {"moves": 1, "devices": 1}
+
+
+class LeastCpu(NodePolicy):
+    """The node with the least cpu left."""
+
+    name = "least-cpu"
+
+    def score(self, pod, before, after):
+        return -after.cpu
+
+
+def test_moved_pods_go_where_the_policy_of_the_scheduler_puts_them():
+    third = bound("c", "workstation-3", 0)
+    busy = pod("busy", cpu="2", node="workstation-3")
+    busy["metadata"]["uid"] = "uid-busy"
+    snapshot = cluster(*half_full(), *third, busy, pod("large", claim="two"), nodes=3)
+    (move,) = plan_defrag_for(snapshot, "default/large").moves
+    assert (move.source, move.target) == ("workstation-1", "workstation-2")
+    (move,) = plan_defrag_for(snapshot, "default/large", policy=LeastCpu()).moves
+    assert (move.source, move.target) == ("workstation-1", "workstation-3")
+    (move,) = Goal("default/large", policy=LeastCpu()).plan(snapshot, 2).moves
+    assert move.target == "workstation-3"
+    assert Goal("default/large", policy="pack").plan(snapshot, 2).is_reached
+
+
+@pytest.mark.parametrize("policy", ["best", "no_such_module:Policy"])
+def test_an_unknown_policy_is_refused_in_one_line(policy, tmp_path, capsys):
+    file = tmp_path / "cluster.json"
+    cluster(pod("large", claim="two")).write(file)
+    with contextlib.suppress(SystemExit):
+        assert main(["defrag", "--for", "large", "--policy", policy, "--against", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert policy.partition(":")[0] in error
+    assert "Traceback" not in error
