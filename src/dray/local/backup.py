@@ -14,6 +14,7 @@ renamed). Tests: tests/unit/local/test_local_backup.py.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -31,7 +32,7 @@ from dray import __version__
 from dray.api.parsing import ParseError, load_json
 from dray.api.times import format_time
 from dray.host.clock import utc_now
-from dray.server.store import FILE_NAME, FORMAT, LogFile, StoreDamaged, StoreUnavailable
+from dray.server.store import FILE_NAME, FORMAT, LogFile, StoreDamaged, StoreUnavailable, note_whole_copy
 
 BACKUP_FORMAT = 1
 MANIFEST = "backup.json"
@@ -95,6 +96,8 @@ def _copy_store(source: Path, target: Path) -> None:
             origin.close()
     except sqlite3.Error as error:
         raise BackupError(f"{source} cannot be copied: {error}") from error
+    with contextlib.suppress(sqlite3.Error):  # what is wrong with a store, `summarise` says
+        note_whole_copy(target)
 
 
 def _write_archive(target: Path, files: dict[str, Path], summary: StoreSummary) -> None:

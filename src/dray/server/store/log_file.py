@@ -204,6 +204,17 @@ def _take(contents: Contents, revision: int, key: str, record: Record | None) ->
     contents.revision = max(contents.revision, revision)
 
 
+def note_whole_copy(path: Path) -> None:
+    """Note in a copy that SQLite itself made of a store in use that nothing is missing in it. Raises sqlite3.Error."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        about: dict[str, int] = dict(database.execute("SELECT name, value FROM about"))
+        if about.get("open") and about.get("format") == FORMAT and about.get("crc") == _sum_of(about):
+            about["open"] = 0
+            rows = [("open", 0), ("crc", _sum_of(about))]
+            database.executemany("INSERT OR REPLACE INTO about (name, value) VALUES (?, ?)", rows)
+            database.commit()
+
+
 def _sum_of(about: dict[str, int]) -> int:
     listed = " ".join(f"{name}={about[name]}" for name in sorted(about) if name != "crc")
     return zlib.crc32(listed.encode())
