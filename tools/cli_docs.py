@@ -20,6 +20,7 @@ NEGATIVE_ANSWERS = {
     "status": "no system runs, or a process is down",
     "fault": "no system runs",
     "uninstall": "no service is installed",
+    "claim": "it was refused, or did not happen in time",
     "upgrade": "this version cannot run the system",
     "doctor": "errors or warnings were found",
     "explain": "it does not fit",

@@ -28,6 +28,7 @@ DRIVER_STEPS = [
     "prepare:driver-done",
     "prepare:files-written",
     "prepare:recorded-complete",
+    "prepare:attached",
     "unprepare:driver-done",
     "unprepare:files-removed",
     "unprepare:forgotten",

@@ -49,14 +49,16 @@ class Cluster:
             await eventually(agent.plugins.drivers)
             yield agent
 
-    def run(self, script, driver, device, *, refers=True, config=None, **result):
-        """Create a pod whose claim `work` has one device."""
+    def run(self, script, driver, device, *, refers=True, lists=True, config=None, **result):
+        """Create a pod whose claim `work` has one device; unless it `lists` the claim, it has a network of its own."""
         claims = [{"name": "work"}] if refers else []
         stored = pod(
             "reader",
-            claims=("work",),
+            claims=("work",) if lists else (),
             containers=[{**container(script=script, claims=claims), "image": "host"}],
         )
+        if not lists:
+            stored["metadata"]["annotations"] = {"dray.dev/own-network": "true"}
         uid = self.api.put(pod_path(), stored)["metadata"]["uid"]
         allocated = {"request": "it", "driver": driver, "pool": NODE, "device": device, **result}
         devices = {"results": [allocated]}
@@ -193,4 +195,39 @@ async def test_a_runtime_without_network_namespaces_is_told_in_the_pods_status(c
         cluster.run("sleep 600", "dra.net", link)
         await eventually(lambda: "shares the host's network" in cluster.waiting(), what=cluster.waiting())
         assert link in ip("-br", "link")
+        await cluster.delete()
+
+
+async def test_an_interface_comes_into_a_running_container_and_leaves_it_again(cluster, link):
+    driver = NetworkDriver(
+        state=cluster.folder / "plugins/dray-network", pins=cluster.folder / "pins", addresses=dict
+    )
+
+    async def change(generation, *claims):
+        entries = [{"name": each, "resourceClaimName": each} for each in claims]
+        body = {"metadata": {"generation": generation}, "spec": {"resourceClaims": entries}}
+        await cluster.api.client().patch(PODS, "reader", body, "default")
+
+    def status():
+        return cluster.api.objects[pod_path()].get("status", {})
+
+    def last_look():
+        return cluster.log().rpartition("look")[2].split()
+
+    async with cluster.up(driver):
+        config = {"interface": {"name": "net1", "addresses": ["10.99.1.2/24"]}}
+        script = "while sleep 0.1; do echo look $(ip -br addr) end; done"
+        cluster.run(script, "dra.net", link, config=config, refers=False, lists=False)
+        await eventually(lambda: "end" in last_look(), what=cluster.waiting())
+        assert "net1" not in cluster.log()
+        await change(2, "work")
+        await eventually(lambda: "10.99.1.2/24" in last_look())
+        await eventually(lambda: status().get("observedGeneration") == 2)
+        assert link not in ip("-br", "link")
+        await change(3)
+        await eventually(lambda: "end" in last_look() and "10.99.1.2/24" not in last_look())
+        await eventually(lambda: status().get("observedGeneration") == 3)
+        assert link in ip("-br", "link")
+        assert status()["containerStatuses"][0]["restartCount"] == 0
+        assert not list((cluster.folder / "pins").iterdir())
         await cluster.delete()

@@ -222,6 +222,7 @@ class PodStatus(View, frozen=True):
     """What became of the pod."""
 
     phase: str = ""
+    observed_generation: int = 0  # of the pod, up to which the node has acted on it
     conditions: list[Condition] = []
     nominated_node_name: str = ""
     pod_ip: str = msgspec.field(default="", name="podIP")

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+# Of dray alone, also the name under which its nodes declare the ability: docs/adr/0023-devices-after-pod-start.md
+DEVICES_AFTER_POD_START = "DRADevicesAfterPodStart"
+
 # Gate -> on by default in v1.37.
 KNOWN_GATES: dict[str, bool] = {
     "DynamicResourceAllocation": True,
@@ -35,6 +38,7 @@ KNOWN_GATES: dict[str, bool] = {
     "ResourceHealthStatus": True,
     "ResourceHealthStatusMessage": True,
     "GenericWorkload": False,
+    DEVICES_AFTER_POD_START: False,
     "NodeDeclaredFeatures": True,
 }
 

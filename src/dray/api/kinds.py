@@ -72,6 +72,7 @@ class Kind:
     categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
     subresources: tuple[Subresource, ...] = ()
+    own_subresources: tuple[Subresource, ...] = ()  # of dray alone, behind gates; not in discovery
     keeps_generation: bool = False  # metadata.generation counts changes of the spec
 
     @property
@@ -106,7 +107,8 @@ class Kind:
 
     def subresource(self, name: str) -> Subresource | None:
         """Return the named subresource, if the kind has it."""
-        return next((found for found in self.subresources if found.name == name), None)
+        every = (*self.subresources, *self.own_subresources)
+        return next((found for found in every if found.name == name), None)
 
     def path(self, *, version: str = "", namespace: str = "", name: str = "", subresource: str = "") -> str:
         """Return the URL path of a collection, an object or a subresource."""
@@ -149,6 +151,7 @@ def _row(
     categories: str = "",
     verbs: tuple[str, ...] = ALL_VERBS,
     sub: tuple[Subresource, ...] = (),
+    own: tuple[Subresource, ...] = (),
     generation: bool = False,
 ) -> Kind:
     served = tuple(versions.split())
@@ -163,6 +166,7 @@ def _row(
         categories=tuple(categories.split()),
         verbs=verbs,
         subresources=sub,
+        own_subresources=own,
         keeps_generation=generation,
     )
 
@@ -191,7 +195,15 @@ KINDS: Final[tuple[Kind, ...]] = (
     ),
     _row("", "PersistentVolume", cluster=True, short="pv", sub=(_STATUS,)),
     _row("", "PersistentVolumeClaim", short="pvc", sub=(_STATUS,)),
-    _row("", "Pod", short="po", categories="all", sub=_POD_SUBRESOURCES, generation=True),
+    _row(
+        "",
+        "Pod",
+        short="po",
+        categories="all",
+        sub=_POD_SUBRESOURCES,
+        own=(Subresource("resourceclaims"),),
+        generation=True,
+    ),
     _row("", "ResourceQuota", short="quota", sub=(_STATUS,)),
     _row("", "Secret"),
     _row(

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dray.api.features import Features
+from dray.api.features import DEVICES_AFTER_POD_START, Features
 from dray.api.kinds import GROUP_VERSIONS, KINDS, SCHEDULING, Kind
 
 __all__ = ["RuntimeConfig", "RuntimeConfigError", "ServedVersions", "parse_runtime_config"]
@@ -30,6 +30,8 @@ _STAGE: Final = re.compile(r"^v\d+(?:(alpha|beta)\d+)?$")
 _BOOLEANS: Final = {"": True, "true": True, "false": False}
 # (group, kind) -> the gate without which the kind does not exist
 _GATES: Final = {(SCHEDULING, "PodGroup"): "GenericWorkload", (SCHEDULING, "Workload"): "GenericWorkload"}
+# (group, kind, subresource) -> the gate without which the path does not exist
+_SUBRESOURCE_GATES: Final = {("", "Pod", "resourceclaims"): DEVICES_AFTER_POD_START}
 
 
 class RuntimeConfigError(ValueError):
@@ -106,6 +108,11 @@ class ServedVersions:
         if gate is not None and gate not in self.features:
             return False
         return version in kind.versions and self.config.serves(kind.group, version, kind.plural)
+
+    def serves_subresource(self, kind: Kind, name: str) -> bool:
+        """Return whether a subresource is served: most are without a gate."""
+        gate = _SUBRESOURCE_GATES.get((kind.group, kind.kind, name))
+        return gate is None or gate in self.features
 
     def kinds_in(self, group: str, version: str) -> list[Kind]:
         """Return the kinds of a group that are served in a version."""

@@ -63,7 +63,18 @@ PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 # What dray's nodes declare in status.declaredFeatures: gates of Kubernetes whose meaning for nodes they keep whether the
 # cluster has them or not. They skip what an allocation says to skip, and never refuse a pod for CPU or memory, which the
 # scheduler has charged to its claims.
-NODE_FEATURES: Final = ("DRANodeAllocatableResources", "DRAOptionalNodeOperations")
+# The first is dray's own gate (see `features`): claims come and go while a pod runs.
+NODE_FEATURES: Final = (
+    "DRADevicesAfterPodStart",
+    "DRANodeAllocatableResources",
+    "DRAOptionalNodeOperations",
+)
+# Set by the driver SDK on each device that a running pod can be given: its driver declares it.
+ATTACHABLE_ATTRIBUTE: Final = "dray.dev/attachable"
+# Condition of a pod whose claims changed while it ran: whether its node has prepared those that it has now.
+CLAIMS_PREPARED: Final = "dray.dev/ClaimsPrepared"
+# Annotation of a pod, "true": on a node whose runtime is runc it has a network namespace without a network claim.
+OWN_NETWORK_ANNOTATION: Final = "dray.dev/own-network"
 
 # Start of the extended resource's name that every device class has; its own name follows.
 DEVICE_CLASS_RESOURCE_PREFIX: Final = "deviceclass.resource.kubernetes.io/"

@@ -89,6 +89,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("dray.cli.logs", "print the output of a job"),
         "attach": ("dray.cli.attach", "follow a job from now on, and end with its exit code"),
         "exec": ("dray.cli.exec", "run a command inside a job, with a terminal if you like"),
+        "claim": ("dray.cli.claim", "give a running pod a claim, and take it away again"),
         "stop": ("dray.cli.stop", "end jobs, waiting or running"),
         "wait": ("dray.cli.wait", "wait until jobs have ended"),
         "queue": ("dray.cli.queue", "list the jobs that wait, in order, and why they wait"),

@@ -24,6 +24,7 @@ from dray.client import STRATEGIC_PATCH, Invalid, NotFound, change_metadata, key
 from dray.client.resources import CLAIM_TEMPLATES, CLAIMS, POD_GROUPS, PODS
 from dray.control.reconcile_loop import Caches, Clock, Controller, ignoring_absence
 from dray.host.clock import utc_now
+from dray.scheduler import may_lack_claims
 
 FIELD_MANAGER = "ResourceClaimController"
 MAX_GENERATED_BASE = 57  # leaves a dash and five random characters of 63
@@ -34,6 +35,22 @@ def is_done(pod: Pod) -> bool:
     finished = pod.status.phase in TERMINAL_PHASES
     never_started = pod.metadata.deletion_timestamp is not None and not pod.spec.node_name
     return finished or never_started
+
+
+def has_given_up(pod: Pod, claim: str) -> bool:
+    """Return whether a running pod no longer has a claim by this name, and its node has released it.
+
+    The generation that a pod's node has observed tells that it holds no claim which is not in the list any more
+    (docs/adr/0023-devices-after-pod-start.md).
+    """
+    generation = pod.metadata.generation
+    if generation < 2 or not pod.spec.node_name or pod.status.observed_generation < generation:
+        return False
+    names = {entry.resource_claim_name for entry in pod.spec.resource_claims}
+    names |= {status.resource_claim_name for status in pod.status.resource_claim_statuses}
+    if pod.status.extended_resource_claim_status is not None:
+        names.add(pod.status.extended_resource_claim_status.resource_claim_name)
+    return claim not in names
 
 
 def claim_base_name(owner: str, entry: str) -> str:
@@ -198,6 +215,7 @@ class ClaimController(Controller):
                 f"{pod.metadata.namespace}/{group.pod_group_name}", set()
             )
             (members.discard if new is None else members.add)(key_of(pod.metadata))
+        self._enqueue_given_up(old, new)
         if not pod.spec.resource_claims and pod.status.extended_resource_claim_status is None:
             return
         key = key_of(pod.metadata)
@@ -206,6 +224,16 @@ class ClaimController(Controller):
                 self.enqueue(f"claim:{claim_key}")
         if new is not None:
             self.enqueue(f"pod:{key}")
+
+    def _enqueue_given_up(self, old: Pod | None, new: Pod | None) -> None:
+        """A pod's node has acted on a change of its claims: those that it had until then may be free."""
+        if old is None or new is None or new.metadata.generation < 2:
+            return  # when this controller starts, every claim is looked at in any case
+        if old.status.observed_generation == new.status.observed_generation:
+            return
+        for key, claim in self.claims.items.items():
+            if any(user.uid == new.metadata.uid for user in claim.status.reserved_for):
+                self.enqueue(f"claim:{key}")
 
     def _template_changed(
         self, _old: ResourceClaimTemplate | None, new: ResourceClaimTemplate | None
@@ -365,8 +393,8 @@ class ClaimController(Controller):
     # --- reserving for pods that were bound without a scheduler -----------------
 
     async def _reserve_for_bound_pod(self, pod: Pod) -> float | None:
-        if not pod.spec.node_name:
-            return None
+        if not pod.spec.node_name or may_lack_claims(pod):
+            return None  # what a running pod is given later, its scheduler decides
         statuses = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
         for entry in pod.spec.resource_claims:
             name = entry.resource_claim_name or statuses.get(entry.name)
@@ -448,7 +476,11 @@ class ClaimController(Controller):
             if pod is None or pod.metadata.uid != reference.uid:
                 # The cache may be behind; releasing a device that is in use would be worse than asking.
                 pod = await ignoring_absence(self.client.get(PODS, reference.name, namespace, view=Pod))
-            return pod is not None and pod.metadata.uid == reference.uid and not is_done(pod)
+            elif has_given_up(pod, claim.metadata.name):
+                pod = await ignoring_absence(self.client.get(PODS, reference.name, namespace, view=Pod))
+            if pod is None or pod.metadata.uid != reference.uid or is_done(pod):
+                return False
+            return not has_given_up(pod, claim.metadata.name)
         if reference.resource == "podgroups":
             group = self.groups.get(f"{namespace}/{reference.name}")
             if group is None or group.metadata.uid != reference.uid:

@@ -248,6 +248,23 @@ class RunsBeside(Protocol):
 
 
 @runtime_checkable
+class AttachesToRunningPods(Protocol):
+    """Optional: a driver whose devices can be given to a pod that runs, and be taken from it, without a restart.
+
+    Its devices are published with the attribute `dray.dev/attachable`. `unprepare` may then be called while the
+    pod runs, and must take the devices out of it.
+    """
+
+    def attach(self, claim: PreparedClaim, pod_uids: Sequence[str]) -> Awaitable[None] | None:
+        """Bring a prepared claim's devices into those of its pods that run already; the others are left alone.
+
+        Called whenever the node asks for the claim, after what `prepare` returned is on disk; so it may be called
+        again, and after a crash in its middle. Raises DriverError when a device cannot be brought in.
+        """
+        ...
+
+
+@runtime_checkable
 class Recovers(Protocol):
     """Optional: a driver that cleans up after a crash before it serves."""
 

@@ -35,6 +35,7 @@ from dray.api.well_known import POD_CLAIM_ANNOTATION
 from dray.client import ClientError, NotFound, ServerFailed, TransportError
 from dray.driver.contract import (
     AllocatedDevice,
+    AttachesToRunningPods,
     ClaimRequest,
     DeviceConfig,
     Driver,
@@ -176,13 +177,21 @@ class Preparer:
         request = claim_request(claim, self._driver.name)
         if record is not None and record.is_complete:
             if _device_keys(record.devices) == _device_keys(request.devices):
-                return self._answer_again(record)
+                return await self._attach(self._answer_again(record), claim)
             log.warning("claim %s was allocated anew; undoing the old preparation first", ref)
             await self._unprepare(ref)
         self._refuse_second_owner(request)
         if not request.devices:
             return RecordedClaim(ref.namespace, ref.name, ref.uid, is_complete=True)
-        return await self._prepare_anew(request)
+        return await self._attach(await self._prepare_anew(request), claim)
+
+    async def _attach(self, record: RecordedClaim, claim: ResourceClaim) -> RecordedClaim:
+        """Let a driver that can bring the devices into pods that run already."""
+        if isinstance(self._driver, AttachesToRunningPods):
+            pod_uids = [user.uid for user in claim.status.reserved_for if user.resource == "pods"]
+            await call_driver(self._driver.attach, _prepared_claim(record), pod_uids)
+            self._step("prepare:attached")
+        return record
 
     async def _prepare_anew(self, request: ClaimRequest) -> RecordedClaim:
         self._state.record(_started_record(request))

@@ -31,6 +31,7 @@ from dray.client import Client, ClientError
 from dray.driver.api_access import ApiAccess
 from dray.driver.contract import (
     AnnouncesChanges,
+    AttachesToRunningPods,
     ChecksHost,
     Driver,
     DriverError,
@@ -44,6 +45,7 @@ from dray.driver.metrics import Metrics
 from dray.driver.preparing import Preparer, Steps, call_driver, no_steps
 from dray.driver.publishing import Publisher
 from dray.driver.serving import HealthBoard, Serving, SocketPaths
+from dray.driver.slices import attachable
 from dray.driver.state import CorruptStateError, StateFile, read_boot_id
 from dray.host.log_format import start_logging
 
@@ -177,6 +179,8 @@ class RunningDriver:
             self._rediscover.clear()
             try:
                 pools: Sequence[Pool] = list(await call_driver(self.driver.discover))
+                if isinstance(self.driver, AttachesToRunningPods):
+                    pools = attachable(pools)
                 self.publisher.publish(pools)
             except Exception:
                 # What was published last stays: devices do not vanish because a look at them failed.

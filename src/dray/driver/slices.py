@@ -18,15 +18,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from dray.api.meta import ObjectMeta, OwnerReference
 from dray.api.quantity import canonical_quantity
-from dray.api.resource import CounterSet, Device, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dray.api.resource import (
+    CounterSet,
+    Device,
+    DeviceAttribute,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
 from dray.api.slice_limits import MOST_COUNTER_SETS, MOST_DEVICES, MOST_WITH_RICH_DEVICES, is_rich
+from dray.api.well_known import ATTACHABLE_ATTRIBUTE
 from dray.driver.contract import DriverError, Pool
 
 INDEX_DIGITS = 5
@@ -80,6 +88,16 @@ def split_pool(pool: Pool, owner: Owner) -> list[ResourceSliceSpec]:
         )
         for sets, devices in parts
     ]
+
+
+def attachable(pools: Iterable[Pool]) -> list[Pool]:
+    """Return the pools with the attribute on each device which says that a running pod can be given it."""
+    mark = {ATTACHABLE_ATTRIBUTE: DeviceAttribute(bool_value=True)}
+
+    def marked(device: Device) -> Device:
+        return msgspec.structs.replace(device, attributes={**(device.attributes or {}), **mark})
+
+    return [replace(pool, devices=[marked(device) for device in pool.devices]) for pool in pools]
 
 
 def _placement(pool: Pool, owner: Owner) -> dict[str, Any]:

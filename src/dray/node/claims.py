@@ -18,7 +18,7 @@ checkpoint before it acts (see `preparing`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -72,6 +72,10 @@ class ClaimRefused(Exception):
     """The claim cannot be used now; the text says why, and trying later may help."""
 
 
+class ClaimNotReserved(ClaimRefused):
+    """Nothing is wrong with the claim: the scheduler has not given it to the pod yet."""
+
+
 class ClaimRecords:
     """All claims of this node."""
 
@@ -110,14 +114,14 @@ class ClaimRecords:
         """Say that every driver has answered."""
         self.infos[key].is_prepared = True
 
-    def release(self, pod_uid: str) -> list[ClaimInfo]:
+    def release(self, pod_uid: str, keep: Collection[ClaimKey] = ()) -> list[ClaimInfo]:
         """Strike the pod out; return the claims that it was the last to hold: these must be unprepared.
 
-        Calling it again returns claims whose unprepare has not succeeded yet.
+        It keeps the claims in `keep`. Calling it again returns claims whose unprepare has not succeeded yet.
         """
         last = []
         for info in self.infos.values():
-            if pod_uid not in info.pod_uids:
+            if pod_uid not in info.pod_uids or info.key in keep:
                 continue
             if len(info.pod_uids) == 1:
                 # The reference stays until the drivers are done, so that a crash is found again.
@@ -136,6 +140,10 @@ class ClaimRecords:
         """A driver failed: the claim stays in the records and may be unprepared again."""
         if key in self.infos:
             self.infos[key].is_unpreparing = False
+
+    def held_by(self, pod_uid: str) -> set[ClaimKey]:
+        """Return the claims that a pod is entered at."""
+        return {key for key, info in self.infos.items() if pod_uid in info.pod_uids}
 
     def pods(self) -> set[str]:
         """Return the pods that hold claims."""

@@ -23,7 +23,7 @@ The pod is never finished before its claims are unprepared: whoever sees a termi
 
 Invariants (tests/unit/node/test_node_machine.py):
   * no container is started before the claims are prepared or after stopping began;
-  * claims are unprepared when nothing runs;
+  * claims are unprepared when nothing runs, but for those that the pod lists no longer;
   * the same events give the same instructions;
   * a machine that is restored from what runs starts nothing twice.
 """
@@ -37,6 +37,7 @@ from typing import Any
 
 from dray.api.podspec import RunContainer, RunPod
 from dray.node.pod_events import (
+    ClaimsChanged,
     ClaimsPrepared,
     ClaimsReleased,
     Event,
@@ -84,6 +85,9 @@ class ContainerStage(Enum):
 
 
 WAITING, STARTING, UP, DOWN = ContainerStage
+
+# Seconds between two looks at a claim that was added to a running pod: while the scheduler has it, and while a driver fails.
+_LONGEST_WAIT, _LONGEST_RETRY = 3.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +179,9 @@ class PodMachine:
     prepare_failures: int = 0
     grace_seconds: float = 30.0
     needs_claims: bool = False
+    observed_generation: int = 0  # of the pod: it holds no claim that was not in its list then
+    claims_have_changed: bool = False  # while something was under way: look again after it
+    claims_problem: str | None = None  # why a claim that was added is not usable yet; None: none ever was
 
     @classmethod
     def of(cls, pod: RunPod, backoff: Backoff | None = None) -> PodMachine:
@@ -188,7 +195,12 @@ class PodMachine:
             ],
             main=[ContainerState(spec) for spec in pod.spec.containers],
             grace_seconds=pod.grace_seconds,
-            needs_claims=bool(pod.spec.resource_claims or pod.status.extended_resource_claim_status),
+            # One that changed may have lost its last claim while no agent was here to release it.
+            needs_claims=bool(
+                pod.spec.resource_claims
+                or pod.status.extended_resource_claim_status
+                or pod.metadata.generation > 1
+            ),
         )
 
     @property
@@ -204,6 +216,8 @@ class PodMachine:
         """Take one event and return what to do."""
         if isinstance(event, _CLAIM_ANSWERS):
             self.is_busy_with_claims = False
+        if isinstance(event, ClaimsPrepared | PrepareFailed):
+            self.observed_generation = max(self.observed_generation, event.generation)
         container = None
         if isinstance(event, _CONTAINER_EVENTS):
             container = self.find(event.name)
@@ -236,7 +250,8 @@ class PodMachine:
     def _prepare(self, *_: object) -> Iterator[Instruction]:
         if not self.is_busy_with_claims:
             self.is_busy_with_claims = True
-            yield PrepareClaims()
+            # One that has run has what it started with; a claim that was added since need not be there yet.
+            yield PrepareClaims(is_running=any(state.started_at for state in self.containers))
 
     def _initialize(self, event: Event, _: None, now: float) -> Iterator[Instruction]:
         self.stage, self.waiting_reason = Stage.INITIALIZING, ""
@@ -244,8 +259,48 @@ class PodMachine:
             if state.stage is UP:
                 yield Probe(state.spec, state.attempt)
         yield from self._advance(now)
+        if self.observed_generation > 1 and self.stage in _WORKING:
+            yield from self._take_change()
+
+    # Claims that come and go while the pod runs: docs/adr/0023-devices-after-pod-start.md
+
+    def _note_change(self, *_: object) -> Iterator[Instruction]:
+        self.needs_claims = self.claims_have_changed = True
+        yield from ()
+
+    def _change(self, *_: object) -> Iterator[Instruction]:
+        self.needs_claims, self.prepare_failures = True, 0
+        self.claims_have_changed = self.is_busy_with_claims
+        yield from self._prepare_change()
+
+    def _prepare_change(self, *_: object) -> Iterator[Instruction]:
+        if not self.is_busy_with_claims:
+            self.is_busy_with_claims = True
+            yield PrepareClaims(is_running=True)
+
+    def _take_change(self, *_: object) -> Iterator[Instruction]:
+        self.claims_problem, self.prepare_failures = "", 0
+        yield Report()
+        if self.claims_have_changed:
+            yield from self._change()
+
+    def _retry_change(self, event: PrepareFailed, _: None, now: float) -> Iterator[Instruction]:
+        self.prepare_failures += 1
+        self.claims_problem = event.reason
+        if not event.is_waiting:
+            yield RecordEvent("FailedPrepareDynamicResources", event.reason, is_warning=True)
+        yield Report()
+        if self.claims_have_changed:
+            yield from self._change()
+        else:
+            longest = _LONGEST_WAIT if event.is_waiting else _LONGEST_RETRY
+            yield SetTimer(Timer.PREPARE, min(0.1 * 2.0 ** min(self.prepare_failures, 16), longest))
 
     def _retry_prepare(self, event: PrepareFailed, _: None, now: float) -> Iterator[Instruction]:
+        if event.is_waiting and any(state.started_at for state in self.containers):
+            yield from self._initialize(event, None, now)
+            yield from self._retry_change(event, None, now)
+            return
         self.prepare_failures += 1
         self.waiting_reason = "ContainerCreating"
         yield RecordEvent("FailedPrepareDynamicResources", event.reason, is_warning=True)
@@ -499,6 +554,11 @@ _Handler = Callable[[PodMachine, Any, Any, float], Iterator[Instruction]]
 _ROWS: list[tuple[tuple[Stage, ...], type | Timer, _Handler]] = [
     ((Stage.PREPARING,), Restored, PodMachine._restore),
     ((Stage.PREPARING,), ClaimsPrepared, PodMachine._initialize),
+    ((Stage.PREPARING,), ClaimsChanged, PodMachine._note_change),
+    (_WORKING, ClaimsChanged, PodMachine._change),
+    (_WORKING, ClaimsPrepared, PodMachine._take_change),
+    (_WORKING, PrepareFailed, PodMachine._retry_change),
+    (_WORKING, Timer.PREPARE, PodMachine._prepare_change),
     ((Stage.STOPPING,), ClaimsPrepared, PodMachine._continue_stopping),
     ((Stage.PREPARING,), PrepareFailed, PodMachine._retry_prepare),
     ((Stage.STOPPING,), PrepareFailed, PodMachine._continue_stopping),

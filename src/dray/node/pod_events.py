@@ -44,8 +44,15 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimsChanged:
+    """The list of claims of a pod that is here has changed."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimsPrepared:
     """Every claim of the pod is usable."""
+
+    generation: int = 0  # of the pod: claims that were not in its list then are released
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,8 @@ class PrepareFailed:
 
     reason: str
     is_final: bool = False  # trying again is of no use
+    is_waiting: bool = False  # nothing is wrong: a claim is not allocated for the pod yet
+    generation: int = 0  # as in ClaimsPrepared; 0: claims that it no longer lists could not be released
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +134,7 @@ class ReleaseFailed:
 
 
 Event = (
-    Restored | ClaimsPrepared | PrepareFailed | Started | StartFailed | Exited | Probed | TimerFired | StopRequested
+    Restored | ClaimsChanged | ClaimsPrepared | PrepareFailed | Started | StartFailed | Exited | Probed | TimerFired | StopRequested
     | ClaimsReleased | ReleaseFailed
 )  # fmt: skip
 
@@ -135,7 +144,12 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class PrepareClaims:
-    """Make the claims usable; answer ClaimsPrepared or PrepareFailed."""
+    """Make the claims usable; answer ClaimsPrepared or PrepareFailed.
+
+    With `is_running` each claim is prepared for itself, and what the pod does not list any more is released first.
+    """
+
+    is_running: bool = False
 
 
 @dataclass(frozen=True, slots=True)

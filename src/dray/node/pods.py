@@ -29,7 +29,7 @@ from dray.api.cdi import NEEDS_POD_NETWORK, CdiError, ContainerEdits
 from dray.api.media_types import MERGE_PATCH
 from dray.api.podspec import LifecycleHandler, RunContainer, RunPod
 from dray.api.times import format_time, parse_time
-from dray.api.well_known import TERMINAL_PHASES
+from dray.api.well_known import OWN_NETWORK_ANNOTATION, TERMINAL_PHASES
 from dray.client import Client, ClientError, Conflict, Invalid, NotFound
 from dray.client.resources import EVENTS, PODS
 from dray.devices import DeviceId
@@ -125,7 +125,9 @@ class PodRunner:
             if known is None:
                 self._begin(new)
             else:
-                known.machine.pod = new
+                before, known.machine.pod = known.machine.pod, new
+                if before.spec.resource_claims != new.spec.resource_claims:
+                    self.feed(new.metadata.uid, s.ClaimsChanged())
                 if new.metadata.deletion_timestamp is not None and (
                     old is None
                     or old.metadata.deletion_timestamp is None
@@ -240,8 +242,8 @@ class PodRunner:
                 self._spawn(self._stop(uid, container, attempt, grace, is_hastened))
             case s.Probe(container, attempt):
                 self._probe(uid, known, container, attempt)
-            case s.PrepareClaims():
-                self._spawn(self._prepare(uid, known))
+            case s.PrepareClaims(is_running):
+                self._spawn(self._prepare(uid, known, is_running=is_running))
             case s.ReleaseClaims():
                 self._spawn(self._release(uid))
             case s.SetTimer(timer, seconds, container_name):
@@ -270,14 +272,18 @@ class PodRunner:
 
     # --- claims -----------------------------------------------------------------
 
-    async def _prepare(self, uid: str, known: _Pod) -> None:
+    async def _prepare(self, uid: str, known: _Pod, *, is_running: bool) -> None:
+        pod, generation = known.machine.pod, 0
         try:
-            await self._keeper.prepare(known.machine.pod)
+            # Also when the agent has just started: the pod may have lost a claim while nobody was here.
+            await self._keeper.release_unlisted(pod)
+            generation = pod.metadata.generation
+            await self._keeper.prepare(pod, is_running=is_running)
         except ClaimsUnusable as error:
-            log.warning("pod %s: %s", known.machine.pod.key, error)
-            self.feed(uid, s.PrepareFailed(str(error)))
+            log.log(logging.INFO if error.is_waiting else logging.WARNING, "pod %s: %s", pod.key, error)
+            self.feed(uid, s.PrepareFailed(str(error), is_waiting=error.is_waiting, generation=generation))
         else:
-            self.feed(uid, s.ClaimsPrepared())
+            self.feed(uid, s.ClaimsPrepared(generation))
 
     async def _release(self, uid: str) -> None:
         try:
@@ -291,7 +297,7 @@ class PodRunner:
     def retry_prepare(self) -> None:
         """Try waiting pods again at once: a driver has registered, and some may have waited for it."""
         for uid, known in list(self._pods.items()):
-            if known.machine.stage == m.Stage.PREPARING and known.machine.prepare_failures:
+            if known.machine.prepare_failures:
                 self.feed(uid, s.TimerFired(s.Timer.PREPARE))
 
     # --- containers ---------------------------------------------------------------
@@ -342,7 +348,8 @@ class PodRunner:
             mounts=await self._environment.mounts(pod, container),
             edits=self._cdi.resolve(self._keeper.cdi_ids(pod, container.name)),
             log_path=self.log_path(pod, container.name, attempt),
-            needs_pod_network=any(
+            needs_pod_network=(pod.metadata.annotations or {}).get(OWN_NETWORK_ANNOTATION) == "true"
+            or any(
                 NEEDS_POD_NETWORK in hook.env
                 for hook in self._cdi.resolve(self._keeper.all_cdi_ids(pod)).hooks
             ),

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -33,6 +33,7 @@ from dray.node.claims import (
     ClaimFacts,
     ClaimInfo,
     ClaimKey,
+    ClaimNotReserved,
     ClaimRecords,
     ClaimRefused,
     HeldDevice,
@@ -77,6 +78,10 @@ class Checkpoint(Protocol):
 class ClaimsUnusable(Exception):
     """The pod cannot have its claims now; the text is for the user."""
 
+    def __init__(self, message: str, *, is_waiting: bool = False) -> None:
+        super().__init__(message)
+        self.is_waiting = is_waiting  # nothing is wrong: the scheduler has not decided yet
+
 
 def no_steps(_: str) -> None:
     """Ignore the steps."""
@@ -105,12 +110,16 @@ class ClaimKeeper:
 
     # --- preparing --------------------------------------------------------------
 
-    async def prepare(self, pod: RunPod) -> None:
-        """Make all claims of the pod usable, or raise ClaimsUnusable."""
+    async def prepare(self, pod: RunPod, *, is_running: bool = False) -> None:
+        """Make all claims of the pod usable, or raise ClaimsUnusable.
+
+        A pod that runs gets those of its claims that can be used, before the error tells of the others.
+        """
         started = time.monotonic()
         is_ok = False
+        refused: list[ClaimRefused] = []
         try:
-            facts = await self._judge(pod)
+            facts = await self._judge(pod, refused if is_running else None)
             needed = self.records.reserve(pod.metadata.uid, facts)
             self._step("prepare:reserved")
             await self._checkpoint.commit()
@@ -122,19 +131,35 @@ class ClaimKeeper:
             for fact in needed:
                 self.records.mark_prepared(fact.key)
             is_ok = True
+            if refused:
+                is_waiting = all(isinstance(each, ClaimNotReserved) for each in refused)
+                raise ClaimsUnusable("; ".join(map(str, refused)), is_waiting=is_waiting)
         except (ClaimRefused, PluginError, ClientError, OSError) as error:
             raise ClaimsUnusable(str(error)) from error
         finally:
             self._observe("PrepareResources", time.monotonic() - started, is_ok)
 
-    async def _judge(self, pod: RunPod) -> list[ClaimFacts]:
-        """Read and check every claim; no state changes."""
+    async def _judge(self, pod: RunPod, refused: list[ClaimRefused] | None) -> list[ClaimFacts]:
+        """Read and check every claim; no state changes. Refusals are raised, or collected where there is a list for them."""
         wanted = list(claim_names(pod))
-        claims = await asyncio.gather(*(self.read(key) for key, _ in wanted))
+        claims = await asyncio.gather(*(self.read(key) for key, _ in wanted), return_exceptions=True)
         facts = []
+        in_containers = {
+            key
+            for each in (*pod.spec.init_containers, *pod.spec.containers)
+            for key, _ in container_references(pod, each.name)
+        }
         for (key, is_from_template), claim in zip(wanted, claims, strict=True):
-            refuse_unfit(pod, key, claim, is_from_template)
-            facts.append(facts_of(key, claim))
+            try:
+                if isinstance(claim, BaseException):
+                    raise claim
+                refuse_unfit(pod, key, claim, is_from_template)
+            except ClaimRefused as error:
+                if refused is None or key in in_containers:
+                    raise  # without it no container may start
+                refused.append(error)
+            else:
+                facts.append(facts_of(key, claim))
         for driver in {driver for fact in facts for driver in set(fact.drivers) - fact.skips_prepare}:
             self._registry.find(driver)
         return facts
@@ -172,14 +197,20 @@ class ClaimKeeper:
 
     # --- releasing --------------------------------------------------------------
 
-    async def release(self, pod_uid: str) -> None:
-        """Unprepare all claims that the pod holds, or raise ClaimsUnusable; harmless to repeat."""
+    async def release_unlisted(self, pod: RunPod) -> None:
+        """Unprepare the claims that a running pod holds and does not list any more, or raise ClaimsUnusable."""
+        listed = set(known_claims(pod))
+        if self.records.held_by(pod.metadata.uid) - listed:
+            await self.release(pod.metadata.uid, keep=listed)
+
+    async def release(self, pod_uid: str, *, keep: Collection[ClaimKey] = ()) -> None:
+        """Unprepare all claims that the pod holds but for those in `keep`, or raise ClaimsUnusable; harmless to repeat."""
         started = time.monotonic()
         is_ok = False
         lock = self._releasing.setdefault(pod_uid, asyncio.Lock())
         try:
             async with lock:
-                last = self.records.release(pod_uid)
+                last = self.records.release(pod_uid, keep)
                 try:
                     await self._call_unprepare(last)
                 finally:
@@ -385,11 +416,11 @@ def refuse_unfit(pod: RunPod, key: ClaimKey, claim: ResourceClaim, is_from_templ
     if claim.metadata.deletion_timestamp is not None and not claim.status.reserved_for:
         raise ClaimRefused(f"claim {key} is being deleted")
     if claim.status.allocation is None:
-        raise ClaimRefused(f"claim {key} is not allocated")
+        raise ClaimNotReserved(f"claim {key} is not allocated")
     for consumer in claim.status.reserved_for:
         if consumer.uid == uid or (consumer.resource == "podgroups" and consumer.name == group_name):
             return
-    raise ClaimRefused(f"pod {pod.key} may not use claim {key}: it is not in the claim's reservedFor")
+    raise ClaimNotReserved(f"pod {pod.key} may not use claim {key}: it is not in the claim's reservedFor")
 
 
 def facts_of(key: ClaimKey, claim: ResourceClaim) -> ClaimFacts:

@@ -9,6 +9,7 @@ import msgspec
 
 from dray.api.meta import Condition
 from dray.api.times import format_time
+from dray.api.well_known import CLAIMS_PREPARED
 from dray.node.machine import DOWN, STARTING, UP, ContainerState, Ended, PodMachine, Stage
 
 HealthOf = Callable[[str], Sequence[dict[str, Any]]]  # container name -> allocatedResourcesStatus
@@ -36,6 +37,8 @@ def pod_status(
         "conditions": _conditions(machine, now, known_conditions),
         "containerStatuses": [_container(machine, state, runtime, health_of) for state in machine.main],
     }
+    if machine.observed_generation > 1:
+        status["observedGeneration"] = machine.observed_generation
     if machine.init:
         status["initContainerStatuses"] = [
             _container(machine, state, runtime, lambda _: ()) for state in machine.init
@@ -69,6 +72,9 @@ def _conditions(machine: PodMachine, now: float, known: Sequence[Condition]) -> 
         ("Ready", is_ready, "" if is_ready else reason, "" if is_ready else message),
         ("ContainersReady", is_ready, "" if is_ready else reason, "" if is_ready else message),
     ]
+    if machine.claims_problem is not None:
+        problem = machine.claims_problem
+        wanted.append((CLAIMS_PREPARED, not problem, "ClaimsNotPrepared" if problem else "", problem))
     made: dict[str, dict[str, Any]] = {condition.type: msgspec.to_builtins(condition) for condition in known}
     for kind, is_true, why, text in wanted:
         value = "True" if is_true else "False"

@@ -7,6 +7,7 @@ exported here; docs/scheduler.md explains how it works.
 from dray.api.well_known import CLAIM_FINALIZER as FINALIZER
 from dray.scheduler.alternatives import Alternative, place_by_alternatives
 from dray.scheduler.amounts import CPU, MEMORY, pod_requests
+from dray.scheduler.attaching import AttachmentDecision, decide_attachment, may_lack_claims
 from dray.scheduler.claims import (
     Binding,
     NotReady,
@@ -63,6 +64,7 @@ __all__ = [
     "MEMORY",
     "AllocationVerifier",
     "Alternative",
+    "AttachmentDecision",
     "Binding",
     "ClusterSnapshot",
     "ClusterState",
@@ -97,6 +99,7 @@ __all__ = [
     "claim_volumes",
     "claims_equivalence_key",
     "decide",
+    "decide_attachment",
     "extra_in_status",
     "footprint",
     "gather_claims",
@@ -109,6 +112,7 @@ __all__ = [
     "matches_node",
     "may_deallocate",
     "may_have_conditions",
+    "may_lack_claims",
     "may_preempt",
     "missing_members",
     "place_by_alternatives",

@@ -235,6 +235,10 @@ class ClusterSnapshot:
         self.state.assume(pod, placement.node, shape, placement.extra)
         self.volumes.reserve(pod.metadata.uid, placement.node, placement.volumes)
         self.placer.advance(placement.node)
+        self.reserve_claims(pod, placement)
+
+    def reserve_claims(self, pod: Pod, placement: Placement) -> None:
+        """Let later decisions see the devices alone: the pod is on its node already."""
         for claim, allocation in zip(placement.claims, placement.allocations, strict=True):
             self.reserved[claim.metadata.uid] = self.devices.take(_holder(pod, claim), allocation)
 

@@ -15,11 +15,12 @@ an even sample is explained and the counts are projected; such counts carry a `~
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from dray.allocator import SHARED_WITH, Explanation, Reason, RequestReasons
 from dray.api.core import Pod
+from dray.api.resource import ResourceClaim
 from dray.scheduler.claims import PodClaims, refusal_of_allocation
 from dray.scheduler.devices import Devices
 from dray.scheduler.inter_pod_affinity import InterPodAffinity
@@ -137,6 +138,15 @@ def _refusal_of_claims(claims: PodClaims, node: NodeState) -> str | None:
         if refusal is not None:
             return refusal
     return None
+
+
+def explain_devices(
+    devices: Devices, claims: Sequence[ResourceClaim], node: NodeState, namespace: str
+) -> str:
+    """Return why one node has no devices for these claims, as words that follow its name."""
+    tally = Tally()
+    add_device_reasons(tally, devices.allocator.explain(claims, [node.name]), 1, 1, namespace)
+    return tally.line(1).removeprefix("0/1 nodes: 1 ")
 
 
 def add_device_reasons(

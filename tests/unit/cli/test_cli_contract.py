@@ -267,6 +267,8 @@ CODES = [
     ("attach x --kubeconfig nowhere", 2, "nowhere"),
     ("exec x", 2, "no command"),
     ("exec --kubeconfig nowhere x -- true", 2, "nowhere"),
+    ("claim attach web", 2, "CLAIM"),
+    ("claim resize web net", 2, "attach"),
     ("stop x --kubeconfig nowhere", 2, "nowhere"),
     ("wait x --timeout soon", 2, "number of seconds"),
     ("wait x --kubeconfig nowhere", 2, "nowhere"),

@@ -7,7 +7,13 @@ from dray.api.core import Pod, PodResourceClaim
 from dray.api.meta import ObjectMeta, OwnerReference
 from dray.api.resource import ResourceClaim, ResourceClaimTemplate
 from dray.api.well_known import POD_CLAIM_ANNOTATION
-from dray.control.resource_claims import claim_base_name, claim_from_template, claims_to_make, is_done
+from dray.control.resource_claims import (
+    claim_base_name,
+    claim_from_template,
+    claims_to_make,
+    has_given_up,
+    is_done,
+)
 
 ENTRY = PodResourceClaim(name="gpu", resource_claim_template_name="one-gpu")
 
@@ -99,3 +105,25 @@ def test_a_claim_carries_the_templates_labels_and_the_pod_as_owner():
 )
 def test_a_pod_is_done_when_it_will_never_use_its_devices_again(pod, done):
     assert is_done(msgspec.convert(pod, Pod)) is done
+
+
+@pytest.mark.parametrize(
+    ("changes", "given_up"),
+    [
+        ({}, True),
+        ({"metadata": {"generation": 1}}, False),  # as it was made
+        ({"metadata": {"generation": 4}}, False),  # its node has not seen the last change yet
+        ({"spec": {}}, False),  # it has no node
+        ({"spec": {"nodeName": "n", "resourceClaims": [{"name": "e", "resourceClaimName": "a"}]}}, False),
+        ({"status": {"observedGeneration": 3, "resourceClaimStatuses": [{"name": "e", "resourceClaimName": "a"}]}}, False),
+        ({"status": {"observedGeneration": 3, "extendedResourceClaimStatus": {"resourceClaimName": "a"}}}, False),
+    ],
+)  # fmt: skip
+def test_a_claim_is_given_up_when_the_pods_node_has_seen_that_it_is_not_listed(changes, given_up):
+    body = {
+        "metadata": {"generation": 3},
+        "spec": {"nodeName": "n", "resourceClaims": [{"name": "e", "resourceClaimName": "b"}]},
+        "status": {"phase": "Running", "observedGeneration": 3},
+        **changes,
+    }
+    assert has_given_up(msgspec.convert(body, Pod), "a") is given_up

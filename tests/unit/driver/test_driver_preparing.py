@@ -288,3 +288,54 @@ async def test_a_new_allocation_of_the_same_claim_undoes_the_old_one(bench):
     (device,) = await bench.preparer.prepare(ref)
     assert device.device == "lamp-1"
     assert [call[0] for call in bench.driver.calls] == ["prepare", "unprepare", "prepare"]
+
+
+class LiveLamps(Lamps):
+    """Lamps that can be brought into a pod that runs."""
+
+    def attach(self, claim, pod_uids):
+        self.calls.append(("attach", claim.name, list(pod_uids), [each.private for each in claim.devices]))
+        if self.is_broken:
+            raise DriverError("the pod has no socket")
+
+
+@pytest.fixture
+def live(tmp_path):
+    return Bench(tmp_path, LiveLamps())
+
+
+async def test_a_driver_that_can_brings_devices_into_running_pods_after_the_record_is_complete(live):
+    on_disk = []
+    attach = live.driver.attach
+
+    def looked(claim, pod_uids):
+        on_disk.append(
+            json.loads((live.folder / "state.json").read_text())["book"]["claims"][0]["is_complete"]
+        )
+        attach(claim, pod_uids)
+
+    live.driver.attach = looked
+    stored = claim(pod={"metadata": {"name": "p", "uid": "u-1"}})
+    uid = live.api.put(claim_path(), stored)["metadata"]["uid"]
+    ref = ClaimRef("default", "light", uid)
+    await live.preparer.prepare(ref)
+    assert on_disk == [True]
+    assert live.driver.calls == [("prepare", "light"), ("attach", "light", ["u-1"], [{"lit": "lamp-0"}])]
+
+
+async def test_a_failed_attach_fails_the_call_and_is_tried_again_without_preparing_anew(live):
+    ref = live.add()
+    attach, live.driver.attach = live.driver.attach, None
+    failures = iter([DriverError("the pod has no socket")])
+
+    def first_fails(claim, pod_uids):
+        for error in failures:
+            raise error
+        attach(claim, pod_uids)
+
+    live.driver.attach = first_fails
+    with pytest.raises(DriverError, match="the pod has no socket"):
+        await live.preparer.prepare(ref)
+    live.restart()
+    await live.preparer.prepare(ref)
+    assert [call[0] for call in live.driver.calls] == ["prepare", "attach"]

@@ -14,7 +14,7 @@ from dray.api.resource import (
     ResourceSlice,
 )
 from dray.driver import DriverError, Pool
-from dray.driver.slices import Owner, plan_writes, same_content, split_pool
+from dray.driver.slices import Owner, attachable, plan_writes, same_content, split_pool
 
 OWNER = Owner("lamp.example.com", "worker", "node-uid")
 
@@ -192,3 +192,11 @@ def test_an_update_keeps_the_time_of_a_taint():
         "2026-01-01T00:00:00Z",
         None,
     ]
+
+
+def test_devices_of_a_driver_that_can_attach_say_so():
+    own = DeviceAttribute(string="x")
+    (pool,) = attachable([Pool([Device(name="d", attributes={"model": own}), Device(name="e")])])
+    mark = DeviceAttribute(bool_value=True)
+    assert pool.devices[0].attributes == {"model": own, "dray.dev/attachable": mark}
+    assert pool.devices[1].attributes == {"dray.dev/attachable": mark}

@@ -282,9 +282,11 @@ def test_a_pod_is_given_its_interface_without_a_container_that_refers_to_it(
     asked = claim("draytest1", config={"interface": {"name": "net1"}})
     stored = ResourceClaim(status=ResourceClaimStatus(reserved_for=[user]))
     prepared = driver.prepare(dataclasses.replace(asked, claim=stored))
+    driver._proc = tmp_path / "proc"
+    (tmp_path / "proc").mkdir(exist_ok=True)
+    driver.attach(PreparedClaim("default", "c", "uid-1", prepared), ["aa-bb"])  # nothing of it runs yet
     write(tmp_path / "proc" / str(container.pid) / "cgroup", "0::/kubepods/podaa-bb/x")
     (tmp_path / "proc" / str(container.pid) / "ns").symlink_to(f"/proc/{container.pid}/ns")
-    driver._proc = tmp_path / "proc"
 
     async def run():
         work = asyncio.create_task(driver.run_beside())
@@ -295,3 +297,31 @@ def test_a_pod_is_given_its_interface_without_a_container_that_refers_to_it(
     asyncio.run(run())
     driver.unprepare(PreparedClaim("default", "c", "uid-1", prepared))
     assert "draytest1" in names(veth)
+
+
+@pytest.mark.root
+def test_a_running_pod_is_given_an_interface_and_loses_it_again(veth, container, driver, tmp_path):
+    interface(tmp_path / "sys", "draytest1")
+    write(tmp_path / "proc" / str(container.pid) / "cgroup", "0::/kubepods/podaa-bb/x")
+    (tmp_path / "proc" / str(container.pid) / "ns").symlink_to(f"/proc/{container.pid}/ns")
+    driver._proc = tmp_path / "proc"
+    prepared = driver.prepare(claim("draytest1", config={"interface": {"name": "net1"}}))
+    assert "draytest1" in names(veth)  # not moved before what `prepare` said is on disk
+    held = PreparedClaim("default", "c", "uid-1", prepared)
+    for _ in range(2):  # the node asks again after a crash
+        driver.attach(held, ["aa-bb"])
+        assert "net1" in in_namespace(Path(f"/proc/{container.pid}/ns/net"), names)
+    driver.unprepare(held)
+    assert "net1" not in in_namespace(Path(f"/proc/{container.pid}/ns/net"), names)
+    assert "draytest1" in names(veth)
+
+
+def test_a_pod_on_the_hosts_network_is_given_no_interface(driver, tmp_path):
+    write(tmp_path / "proc/77/cgroup", "0::/kubepods/podaa-bb/x")
+    write(tmp_path / "proc/77/ns/net", "")
+    driver._proc = tmp_path / "proc"
+    prepared = driver.prepare(claim("veth-1-x"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dray.drivers.network.pod_processes.OWN_NETWORK", tmp_path / "proc/77/ns/net")
+        with pytest.raises(DriverError, match="the pod shares the host's network"):
+            driver.attach(PreparedClaim("default", "c", "uid-1", prepared), ["aa-bb"])

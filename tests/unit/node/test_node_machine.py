@@ -213,7 +213,7 @@ def test_late_events_of_an_earlier_run_change_nothing():
 def test_what_a_previous_agent_left_is_taken_over():
     machine = pod_machine(init=[{"name": "i0"}], restart="Always")
     found = [s.Found("i0", 0, 50.0, 0, 51.0), s.Found("c0", 2, 60.0)]
-    assert tell(machine, s.Restored(found)) == [s.PrepareClaims()]
+    assert tell(machine, s.Restored(found)) == [s.PrepareClaims(is_running=True)]
     assert starts(tell(machine, s.ClaimsPrepared())) == []
     assert (machine.phase, machine.main[0].attempt, machine.main[0].started_at) == ("Running", 2, 60.0)
 
@@ -346,3 +346,97 @@ def test_a_sidecar_that_ended_while_no_agent_was_there_is_started_again():
 def test_every_event_has_a_stage_in_which_it_matters():
     known = {event for _, event in m.TRANSITIONS}
     assert known == {*typing.get_args(s.Event), *s.Timer} - {s.TimerFired}
+
+
+# --- claims of a pod that runs -------------------------------------------------------------------
+
+
+def running_machine(**spec):
+    machine = pod_machine(claims=False, **spec)
+    tell(machine, s.Restored(), s.Started("c0", 0))
+    return machine
+
+
+def test_a_running_pod_is_given_its_new_claims_and_its_containers_go_on():
+    machine = running_machine()
+    assert machine.claims_problem is None
+    assert tell(machine, s.ClaimsChanged()) == [s.PrepareClaims(is_running=True)]
+    assert tell(machine, s.ClaimsPrepared(2)) == []
+    assert (machine.claims_problem, machine.observed_generation) == ("", 2)
+    # At its end it has claims to release, although it began without any.
+    tell(machine, s.StopRequested(1.0))
+    assert tell(machine, s.Exited("c0", 0, 143)) == [s.ReleaseClaims()]
+
+
+def test_a_change_while_claims_are_prepared_is_looked_at_afterwards():
+    machine = running_machine()
+    tell(machine, s.ClaimsChanged())
+    assert tell(machine, s.ClaimsChanged()) == []
+    assert tell(machine, s.ClaimsPrepared(2)) == [s.PrepareClaims(is_running=True)]
+    assert tell(machine, s.ClaimsChanged()) == []
+    assert tell(machine, s.PrepareFailed("no", generation=3)) == [s.PrepareClaims(is_running=True)]
+    assert tell(machine, s.ClaimsPrepared(4)) == []
+    assert machine.observed_generation == 4
+
+
+def test_a_claim_that_the_scheduler_has_not_decided_is_looked_at_often_and_quietly():
+    machine = running_machine()
+    tell(machine, s.ClaimsChanged())
+    pauses = []
+    for _ in range(10):
+        answer = machine.handle(s.PrepareFailed("not allocated", is_waiting=True, generation=2), 100.0)
+        assert not [each for each in answer if isinstance(each, s.RecordEvent)]
+        pauses.append(answer[-1].seconds)
+        assert tell(machine, s.TimerFired("prepare")) == [s.PrepareClaims(is_running=True)]
+    assert pauses[0] == 0.2
+    assert pauses[-1] == 3.0
+    # Seen is seen: what it no longer lists is released, whether the new one is there or not.
+    assert (machine.claims_problem, machine.observed_generation) == ("not allocated", 2)
+
+
+def test_a_driver_that_fails_to_attach_is_told_and_tried_again_less_and_less():
+    machine = running_machine()
+    tell(machine, s.ClaimsChanged())
+    for _ in range(12):
+        answer = machine.handle(s.PrepareFailed("no"), 100.0)
+        tell(machine, s.TimerFired("prepare"))
+    assert s.RecordEvent("FailedPrepareDynamicResources", "no", is_warning=True) in answer
+    assert answer[-1].seconds == 60.0
+    assert machine.observed_generation == 0
+
+
+def test_a_pod_that_stops_waits_for_the_claims_that_are_under_way():
+    machine = running_machine()
+    tell(machine, s.ClaimsChanged(), s.StopRequested(1.0))
+    assert tell(machine, s.Exited("c0", 0, 143)) == []
+    assert tell(machine, s.ClaimsPrepared(2)) == [s.ReleaseClaims()]
+    assert tell(machine, s.ClaimsChanged()) == []
+
+
+def test_after_a_restart_of_the_agent_a_claim_that_is_not_there_yet_does_not_hold_up_the_pod():
+    machine = pod_machine()
+    found = [s.Found("c0", 0, 60.0)]
+    assert tell(machine, s.Restored(found)) == [s.PrepareClaims(is_running=True)]
+    tell(machine, s.PrepareFailed("not allocated", is_waiting=True, generation=2))
+    assert machine.stage is m.Stage.RUNNING
+    assert machine.main[0].is_ready
+    assert machine.claims_problem == "not allocated"
+
+
+def test_a_pod_that_never_ran_waits_for_all_its_claims():
+    machine = pod_machine()
+    tell(machine, s.Restored(), s.PrepareFailed("not allocated", is_waiting=True, generation=1))
+    assert machine.stage is m.Stage.PREPARING
+    assert tell(machine, s.ClaimsChanged()) == []
+    assert [type(each) for each in tell(machine, s.ClaimsPrepared(2))] == [s.StartContainer, s.PrepareClaims]
+
+
+def test_a_claim_that_was_lost_while_no_agent_was_here_is_released_by_the_next():
+    machine = pod_machine(claims=False)
+    pod = msgspec.structs.replace(
+        machine.pod, metadata=msgspec.structs.replace(machine.pod.metadata, generation=3)
+    )
+    machine = m.PodMachine.of(pod)
+    assert tell(machine, s.Restored([s.Found("c0", 0, 60.0)])) == [s.PrepareClaims(is_running=True)]
+    tell(machine, s.ClaimsPrepared(3))
+    assert machine.observed_generation == 3

@@ -14,6 +14,7 @@ from dray.api.validation.core_kinds import validate_namespace_finalize
 from dray.api.validation.fields import ErrorType, FieldError, Path
 from dray.api.validation.node_features import check_declared_features
 from dray.api.validation.pod_changes import validate_pod_resize
+from dray.api.validation.pod_claims import validate_pod_claims
 from dray.api.validation.pods import validate_binding
 from dray.api.validation.registry import (
     allows_unconditional_update,
@@ -45,6 +46,7 @@ __all__ = [
     "validate_binding",
     "validate_create",
     "validate_namespace_finalize",
+    "validate_pod_claims",
     "validate_pod_resize",
     "validate_status_update",
     "validate_update",

@@ -146,6 +146,20 @@ class Committer:
                 raise
             raise CommitFailed(str(error), is_conflict=isinstance(error, _CONFLICTS)) from error
 
+    async def attach(self, placed: Placed) -> None:
+        """Give a running pod the claim that was decided for it: allocate, reserve, verify, wait for drivers.
+
+        Raises CommitFailed; a reservation that was written stays, since the pod's node may have acted on it.
+        """
+        trail = _Trail()
+        try:
+            keys = await self._allocate_all(placed, trail)
+            keys += await self._reserve_all(placed, trail)
+            for key in keys:
+                await self._wait_for_drivers(key)
+        except (ClientError, TimeoutError, InUseError) as error:
+            raise CommitFailed(str(error), is_conflict=isinstance(error, _CONFLICTS)) from error
+
     async def _bind_volumes(self, placed: Sequence[Placed]) -> None:
         """Bind or order the volumes that waited for a node, and wait for them."""
         if any(each.placement.volumes for each in placed):

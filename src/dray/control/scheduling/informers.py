@@ -75,6 +75,7 @@ class Informers:
         self.on_pod: Callable[[Pod], None] = _ignore  # a pod of ours that may be placed (again)
         self.on_pod_gone: Callable[[Pod], None] = _ignore
         self.on_group_gone: Callable[[str], None] = lambda _: None  # key of a PodGroup that was deleted
+        self.on_bound: Callable[[Pod], None] = _ignore  # a pod of ours that has its node, new or changed
         self.on_any_pod: Callable[[Pod], None] = (
             _ignore  # every pod that is new or changed, whoever schedules it
         )
@@ -311,6 +312,8 @@ class Informers:
 
     def _pod_bound(self, old: Pod | None, new: Pod) -> None:
         self.assumed.discard(new.metadata.uid)
+        if new.spec.scheduler_name == self.scheduler_name:
+            self.on_bound(new)
         if self.snapshot.set_bound_pod(new):
             self.wake(QueueingHint.RESOURCES)  # it was resized, and leaves more to others
         if old is None or not old.spec.node_name:

@@ -23,6 +23,7 @@ from typing import Any
 from dray.allocator import PendingWork
 from dray.api.core import Pod, PodSpec, Toleration
 from dray.client import Client, ClientError, EventRecorder, LeaderElection, key_of
+from dray.control.scheduling.attaching import ClaimAttacher
 from dray.control.scheduling.committing import CommitFailed, Committer
 from dray.control.scheduling.evicting import evict
 from dray.control.scheduling.group_status import GroupReporter
@@ -133,6 +134,10 @@ class SchedulingLoop:
                 lambda: self._pace.limited(self.snapshot.devices.allocator),
                 self.informers.wake,
             )
+        self.attacher = ClaimAttacher(
+            self.informers, self.committer, self._pace, self.recorder, self._changed.set
+        )
+        self.informers.on_bound = self.attacher.see
         self.informers.on_pod = self.informers.storage.on_pod = self._pod_waits
         self.informers.on_pod_gone = self._pod_left
         self.informers.on_group_gone = self._group_left
@@ -171,6 +176,7 @@ class SchedulingLoop:
             tasks.create_task(self.recorder.run(), name="recorder")
             tasks.create_task(self._wake_overdue(), name="overdue")
             tasks.create_task(self._warm_up(), name="warm-up")
+            tasks.create_task(self.attacher.run(), name="attacher")
             if self.turns is not None:
                 await self.turns.start()
                 tasks.create_task(self.turns.run(), name="fair share")

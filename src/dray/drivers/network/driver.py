@@ -15,7 +15,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import msgspec
 from dray.api.cdi import NEEDS_POD_NETWORK
 from dray.api.meta import Condition
 from dray.api.resource import NetworkDeviceData
+from dray.api.well_known import OWN_NETWORK_ANNOTATION
 from dray.driver import (
     AllocatedDevice,
     ClaimRequest,
@@ -203,7 +204,7 @@ class NetworkDriver:
         )
         pod_uids = [user.uid for user in claim.claim.status.reserved_for if user.resource == "pods"]
         self._assigned[allocated.device] = interface
-        self._remember(move, pod_uids)
+        self._moves[move.key] = move  # not before `attach` is the move on disk, so nothing may happen yet
         name, _, value = NEEDS_POD_NETWORK.partition("=")
         hook = self._hooks.hook(move.key, {name: value})
         nodes = self._rdma_nodes(interface)
@@ -243,6 +244,22 @@ class NetworkDriver:
             for node in nodes
             if (self._dev / node).exists()
         ]
+
+    def attach(self, claim: PreparedClaim, pod_uids: Sequence[str]) -> None:
+        """Move the interfaces into pods that run already; those of a pod that starts wait for its first process."""
+        processes = PodProcesses(self._proc)
+        pids = processes.find(pod_uids)
+        if not pids and processes.in_own_network:
+            raise DriverError(
+                "the pod shares the host's network, so no interface can be moved into it; a pod of a node with the"
+                f' runtime runc has a network of its own with the annotation {OWN_NETWORK_ANNOTATION}: "true"'
+            )
+        for device in claim.devices:
+            key = f"{claim.uid}-{device.device}"
+            for pid in pids.values():
+                self._attach(key, ContainerState(pid))
+            if not pids:
+                self._waiting[key] = list(pod_uids)
 
     def unprepare(self, claim: PreparedClaim) -> None:
         """Fetch the interfaces back."""

@@ -24,12 +24,14 @@ class PodProcesses:
         self._proc = proc
         self._reads: dict[str, int] = {}  # process id -> how often it was read
         self._wanted: frozenset[str] = frozenset()
+        self.in_own_network = False  # whether the last look saw a process of these pods in our own namespace
 
     def find(self, pod_uids: Collection[str]) -> dict[str, int]:
         """Return a process of each of these pods that has a network namespace of its own, by pod UID."""
         if not self._wanted.issuperset(pod_uids):
             self._reads.clear()  # processes that were of no interest may be now
         self._wanted = frozenset(pod_uids)
+        self.in_own_network = False
         names = {form: uid for uid in pod_uids for form in (uid, uid.replace("-", "_"))}
         present = [entry.name for entry in self._proc.iterdir() if entry.name.isdecimal()]
         self._reads = {pid: count for pid in present if (count := self._reads.get(pid, 0))}
@@ -47,10 +49,12 @@ class PodProcesses:
                     self._reads[pid] = 0
                     if self._has_own_network(pid):
                         found.setdefault(uid, int(pid))
+                    else:
+                        self.in_own_network = True
         return found
 
     def _has_own_network(self, pid: str) -> bool:
         try:
             return not is_same_namespace(self._proc / pid / "ns/net", OWN_NETWORK)
         except OSError:
-            return False
+            return False  # it has ended

@@ -120,7 +120,7 @@ class ApiServer:
         try:
             user = impersonated(request, user, self.authorizer)
             self.authorizer.check(self.attributes(request, path, user))
-            route = find_route(request, path, self.catalogue.find, self.catalogue.serves_group(path.group))
+            route = self._route(request, path)
         except errors.ApiError:
             return False  # `_answer_user` refuses it the same way, and counts the refusal
         return route is not None
@@ -143,7 +143,7 @@ class ApiServer:
         ):
             self.authorizer.check(asked._replace(verb="create"))
         request.is_permitted = True
-        route = find_route(request, path, self.catalogue.find, self.catalogue.serves_group(path.group))
+        route = self._route(request, path)
         if route is None:
             return text_response(404, "404 page not found\n")
         call = Call(request, route, user)
@@ -157,6 +157,13 @@ class ApiServer:
             raise
         response.headers.extend(call.warning_headers())
         return response
+
+    def _route(self, request: Request, path: ResourcePath) -> Route | None:
+        """Return the route, None for plain 404 paths; raises 404 and 405 inside known groups."""
+        route = find_route(request, path, self.catalogue.find, self.catalogue.serves_group(path.group))
+        if route is not None and not self.catalogue.serves_subresource(route.kind, route.subresource):
+            raise errors.unknown_resource()
+        return route
 
     def _handler(self, route: Route) -> Handle:
         if route.subresource:

@@ -30,6 +30,7 @@ from dray.api.validation import (
     missing_resource_version,
     validate_create,
     validate_namespace_finalize,
+    validate_pod_claims,
     validate_pod_resize,
     validate_status_update,
     validate_update,
@@ -42,6 +43,7 @@ from dray.server.objects.stored_objects import Objects, key_of, storage_of
 from dray.server.objects.write_strategies import (
     prepare_create,
     prepare_finalize,
+    prepare_pod_claims,
     prepare_resize,
     prepare_status,
     prepare_update,
@@ -113,8 +115,8 @@ class ExtraValidation(Protocol):
     def check_may_create(self, call: Call) -> None:
         """Raise the 403 where an update or a patch would create an object and its writer may not create."""
 
-    def status(self, call: Call, new: JsonObject, old: JsonObject) -> list[FieldError]:
-        """Judge a new status."""
+    def change(self, call: Call, new: JsonObject, old: JsonObject) -> list[FieldError]:
+        """Judge a change through a subresource."""
 
     def admit(self, call: Call, new: JsonObject) -> None:
         """Raise the error that refuses an object because of what is around it."""
@@ -328,6 +330,8 @@ class Writer:
             prepare_finalize(new, old)
         elif subresource == "resize":
             prepare_resize(kind, new, old)
+        elif subresource == "resourceclaims":
+            prepare_pod_claims(kind, new, old)
         else:
             await compute(call.size, prepare_update, kind, new, old, now)
             self.prepare_special(kind, new, old)
@@ -340,7 +344,7 @@ class Writer:
             metadata["deletionTimestamp"] = before["deletionTimestamp"]
         if "deletionGracePeriodSeconds" in before and metadata.get("deletionGracePeriodSeconds") is None:
             metadata["deletionGracePeriodSeconds"] = before["deletionGracePeriodSeconds"]
-        problems = self.rules.status(call, new, old) if subresource == "status" else []
+        problems = self.rules.change(call, new, old) if subresource else []
         await compute(self._judging_size(call, new), self._validate_changed, call, new, old, problems)
         if call.keeps_empties:
             self.drop_empties(kind, new)
@@ -359,6 +363,8 @@ class Writer:
             problems = validate_namespace_finalize(new, old, context)
         elif call.route.subresource == "resize":
             problems = validate_pod_resize(new, old, context)
+        elif call.route.subresource == "resourceclaims":
+            problems = [*problems, *validate_pod_claims(new, old)]
         else:
             problems = validate_update(key, new, old, context)
         problems = [*problems, *self.validate_custom(kind, new, old, call.warn)]

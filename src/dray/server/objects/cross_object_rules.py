@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dray.api.features import Features
+from dray.api.features import DEVICES_AFTER_POD_START, Features
 from dray.api.json_types import JsonObject
 from dray.api.kinds import RESOURCE
 from dray.api.validation import (
@@ -19,6 +19,7 @@ from dray.api.validation import (
     check_declared_features,
     expressions_of,
 )
+from dray.api.validation.fields import forbidden
 from dray.server.auth import Attributes, Authorizer
 from dray.server.requests import LARGE, Call, Reader, errors
 
@@ -76,8 +77,25 @@ class CrossObjectRules:
         """Raise the 403 where an update or a patch would create an object and its writer may not create."""
         self.authorizer.check(_attributes(call, "create"))
 
-    def status(self, call: Call, new: JsonObject, old: JsonObject) -> list[FieldError]:
-        """Judge a new status."""
+    def change(self, call: Call, new: JsonObject, old: JsonObject) -> list[FieldError]:
+        """Judge a change through a subresource."""
+        if call.route.subresource == "resourceclaims":
+            return self._claims_of_running_pod(old)
+        if call.route.subresource == "status":
+            return self._status(call, new, old)
+        return []
+
+    def _claims_of_running_pod(self, pod: JsonObject) -> list[FieldError]:
+        """Refuse where the pod's node would not follow: nobody else prepares and releases its claims."""
+        name = (pod.get("spec") or {}).get("nodeName") or ""
+        node = self.reader.get("", "nodes", "", name) if name else None
+        declared = ((node or {}).get("status") or {}).get("declaredFeatures") or ()
+        if not name or DEVICES_AFTER_POD_START in declared:
+            return []
+        why = f"node {name} does not declare {DEVICES_AFTER_POD_START}: its agent cannot change claims of a running pod"
+        return [forbidden("spec.resourceClaims", why)]
+
+    def _status(self, call: Call, new: JsonObject, old: JsonObject) -> list[FieldError]:
         kind = call.route.kind
         if kind.group != _RESOURCE or kind.kind != "ResourceClaim":
             return []

@@ -53,6 +53,19 @@ def prepare_resize(new: JsonObject, old: JsonObject) -> None:
     if spec.get("resources") is not None:
         kept["resources"] = spec["resources"]
     new["spec"] = kept
+    _keep_all_but_spec(new, old)
+
+
+def prepare_claims(new: JsonObject, old: JsonObject) -> None:
+    """Keep everything of a pod but its list of claims."""
+    spec = dict(old.get("spec") or {})
+    claims = (new.get("spec") or {}).get("resourceClaims")
+    spec.pop("resourceClaims", None)
+    new["spec"] = {**spec, "resourceClaims": claims} if claims else spec
+    _keep_all_but_spec(new, old)
+
+
+def _keep_all_but_spec(new: JsonObject, old: JsonObject) -> None:
     if "status" in old:
         new["status"] = old["status"]
     for part in ("labels", "annotations", "finalizers", "ownerReferences"):

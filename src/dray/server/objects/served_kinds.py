@@ -48,6 +48,10 @@ class ServedKinds:
         custom = self._custom.get((group, plural))
         return custom if custom is not None and version in custom.versions else None
 
+    def serves_subresource(self, kind: Kind, name: str) -> bool:
+        """Return whether the gate of a subresource, if it has one, is on."""
+        return self._built_in.serves_subresource(kind, name)
+
     def stored(self, group: str, plural: str) -> Kind | None:
         """Return the kind of stored objects, whether it is served or not."""
         return kind_of_plural(group, plural) or self._custom.get((group, plural))

@@ -40,7 +40,7 @@ from dray.server.requests import (
 from dray.server.store import WriteConflict
 
 Proxy = Callable[[Call, JsonObject], Awaitable[Response]]
-_SAME_AS_OBJECT = ("status", "finalize", "ephemeralcontainers", "resize")
+_SAME_AS_OBJECT = ("status", "finalize", "ephemeralcontainers", "resize", "resourceclaims")
 
 
 class Subresources:

@@ -243,6 +243,13 @@ def prepare_resize(kind: Kind, new: JsonObject, old: JsonObject) -> None:
         new["metadata"]["generation"] = (old["metadata"].get("generation") or 0) + 1
 
 
+def prepare_pod_claims(kind: Kind, new: JsonObject, old: JsonObject) -> None:
+    """Keep everything of a pod but its claims, and count the generation."""
+    pod_strategy.prepare_claims(new, old)
+    if _wants_something_else(new, old, strategy_of(kind)):
+        new["metadata"]["generation"] = (old["metadata"].get("generation") or 0) + 1
+
+
 def _wants_something_else(new: JsonObject, old: JsonObject, strategy: Strategy) -> bool:
     parts = {*new, *old} - set(_NOT_SPEC)
     if any(not is_same(new.get(part), old.get(part)) for part in parts):
