@@ -32,7 +32,6 @@ OTHER_WORDS = {
     "patches": {
         17: "which parser refused the text",
         19: "the whole object is printed",
-        25: "dray names the media types that it reads",
     },
     "applying": {9: "an object without kind", 10: "a path of a field that is not declared"},
     "options": {

@@ -17,6 +17,7 @@ from dray.allocator import cases
 from dray.api import compute_domains, driver_rollouts, podspec, resource, storage, workloads
 from dray.api.kinds import split_api_version
 from dray.api.meta import Condition, ObjectMeta, View
+from dray.api.pod_autoscalers import MetricSource
 from dray.api.schema import LIST, MAP, STRUCT, schema_of
 from dray.control.garbage_collection import Partial
 from dray.control.guarding import guard_views, webhook_configuration
@@ -80,6 +81,7 @@ def root_of(view):
 
 
 VIEWS = all_views()
+SHARED = {Condition, MetricSource}  # by structures of several shapes, each with some of the fields
 ROOTS = {view: root for view in VIEWS - OTHERS if (root := root_of(view)) is not None}
 
 
@@ -119,8 +121,8 @@ def compare_struct(view, schema, path, seen):
     for name, field in shown.items():
         if name.endswith("(not read)") or (schema.has_type_meta and name in ("kind", "apiVersion")):
             continue
-        if view is Condition and name not in schema.fields:
-            continue  # shared by conditions of several shapes
+        if view in SHARED and name not in schema.fields:
+            continue
         assert name in schema.fields, f"{path}.{name} does not exist in {schema.name}"
         compare(field.type, schema.fields[name].type, f"{path}.{name}", seen)
     if schema.group == "resource" and view.__module__ == resource.__name__:

@@ -142,7 +142,7 @@ def test_devices_of_a_claim_are_found_without_a_look_at_all_others(running):
 
 def test_the_text_of_a_snapshot_has_its_size_not_its_objects():
     snapshot = hardware_snapshot(parse_hardware(["dgx-h100:3"]))
-    assert repr(snapshot) == "Snapshot(3 Node, 9 ResourceSlice, 7 DeviceClass)"
+    assert repr(snapshot) == "Snapshot(3 Node, 9 ResourceSlice, 9 DeviceClass)"
 
 
 def test_pods_are_counted_in_one_pass(monkeypatch):
