@@ -146,11 +146,13 @@ def inspect(schema: Type, value: JsonValue) -> list[Deviation]:
 
 
 def drop_empty(schema: Type, obj: JsonObject) -> None:
-    """Remove empty lists and maps from an object that was read, in place."""
+    """Remove empty lists and maps, null ones included, from an object that was read, in place."""
     for name in list(obj):
         field = schema.fields.get(name)
         item = obj[name]
-        if field is None or item is None or field.type.kind not in (STRUCT, LIST, MAP):
+        if field is None or field.type.kind not in (STRUCT, LIST, MAP):
+            continue
+        if item is None and (field.type.kind == STRUCT or field.pointer):
             continue
         if field.type.kind != STRUCT and not item and not field.pointer:
             if field.always:

@@ -62,6 +62,30 @@ async def test_what_another_manager_applied_in_another_version_stays():
         assert found["spec"] == SPEC
 
 
+async def test_labels_that_an_apply_empties_are_nobodys_in_other_versions():
+    # Upstream compares in each version that somebody wrote, and an empty map does not survive the conversion.
+    classes = f"{RESOURCE}/v1beta1/deviceclasses"
+    async with running_cluster() as client:
+        created = await client.call(
+            "POST", f"{classes}?fieldManager=walker", device_class("v1beta1", {"tier": "x"})
+        )
+        assert created.code == 201
+        path = f"{RESOURCE}/v1/deviceclasses/x"
+        forced = await client.call(
+            "PATCH", f"{path}?fieldManager=two&force=true", device_class("v1", {"tier": "y"}), content=APPLY
+        )
+        owners = {each["manager"]: each["fieldsV1"] for each in forced.json["metadata"]["managedFields"]}
+        assert owners["walker"] == {"f:metadata": {"f:labels": {}}, "f:spec": {"f:selectors": {}}}
+        emptied = await apply(
+            client, f"{RESOURCE}/v1beta2/deviceclasses/x", "two", device_class("v1beta2", {})
+        )
+        owners = {each["manager"]: each["fieldsV1"] for each in emptied["metadata"]["managedFields"]}
+        assert owners["walker"] == {"f:spec": {"f:selectors": {}}}
+        assert owners["two"]["f:metadata"] == {"f:labels": {}}
+        again = await apply(client, path, "two", device_class("v1", {"tier": "y"}))
+        assert again["metadata"]["labels"] == {"tier": "y"}
+
+
 @pytest.mark.parametrize("is_new", [True, False])
 async def test_an_empty_list_of_a_slice_is_owned_but_not_stored(is_new):
     path = f"{RESOURCE}/v1/resourceslices/s"
