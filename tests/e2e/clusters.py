@@ -242,6 +242,13 @@ class Cluster:
             raise AssertionError(f"{error}; {status.get('conditions')}") from None
         return node.removesuffix(f"-{self.number}")
 
+    async def delete_group(self, name):
+        """Delete a PodGroup that pods use: servers protect it by a finalizer, which whoever uses force removes."""
+        patch = {"metadata": {"finalizers": None}}
+        await self.client.patch(kinds.POD_GROUPS, name, patch, self.namespace)
+        await self.client.delete(kinds.POD_GROUPS, name, self.namespace)
+        self._made = [each for each in self._made if each[0] != kinds.POD_GROUPS]
+
     async def refused(self, name, timeout=PATIENCE, *, words="0/"):
         """Wait until a pod is reported as unschedulable in these words; return the message.
 

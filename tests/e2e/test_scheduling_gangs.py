@@ -242,7 +242,7 @@ async def test_pods_of_a_deleted_group_wait_for_it_and_do_not_start_alone(peer):
             asked = {"requests": {"cpu": "800m"}}
             await cluster.pod(name, resources=asked, schedulingGroup={"podGroupName": "gang"})
         await cluster.refused("p0", words="only 1 of the 2 pods")
-        await _delete_group(cluster, "gang")
+        await cluster.delete_group("gang")
         for name in names:
             await cluster.refused(name, words="to be created")
         await cluster.node("b", allocatable={"cpu": "1"})
@@ -250,14 +250,6 @@ async def test_pods_of_a_deleted_group_wait_for_it_and_do_not_start_alone(peer):
         assert await nodes_of(cluster, names) == [None, None]
         await _group(cluster, "gang", 2)
         assert sorted([await cluster.bound(name) for name in names]) == ["a", "b"]
-
-
-async def _delete_group(cluster, name):
-    # Servers protect a group that pods use by a finalizer; people who delete it by force remove that.
-    patch = {"metadata": {"finalizers": None}}
-    await cluster.client.patch(kinds.POD_GROUPS, name, patch, cluster.namespace)
-    await cluster.client.delete(kinds.POD_GROUPS, name, cluster.namespace)
-    cluster._made = [each for each in cluster._made if each[0] != kinds.POD_GROUPS]
 
 
 async def test_a_pod_with_which_a_gang_could_not_start_is_tried_again(peer):

@@ -294,7 +294,7 @@ async def test_pods_of_a_group_wait_for_it_again_when_it_is_deleted(api, min_cou
         assert await rig.where("g0", "g1") == ["a", "a"]
         await members(rig, "g2")
         await rig.refused("g2", words="insufficient cpu")
-        await rig.client.delete(kinds.POD_GROUPS, "gang", rig.namespace)
+        await rig.delete_group("gang")
         await rig.refused("g2", words="to be created")
         await rig.furnish({"b": Node(cpu="2")})
         await members(rig, "g3")
@@ -312,7 +312,7 @@ async def test_a_gang_without_room_waits_for_its_group_when_it_is_deleted(api):
         await rig.start_scheduler(**SCHEDULER)
         await members(rig, "g0", "g1", "g2")
         await rig.refused("g0", words="only 2 of the 3")
-        await rig.client.delete(kinds.POD_GROUPS, "gang", rig.namespace)
+        await rig.delete_group("gang")
         for name in ("g0", "g1", "g2"):
             await rig.refused(name, words="to be created")
         await rig.furnish({"b": Node(cpu="2")})
