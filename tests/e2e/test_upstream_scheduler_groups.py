@@ -413,6 +413,8 @@ async def test_groups_one_after_the_other_each_stay_in_a_rack(api, is_gang, name
         for number, count in enumerate(counts):
             names = [f"p{number}-{each}" for each in range(count)]
             await members(rig, *names, of=f"of{number}")
+            for each in names:  # a rack is chosen for those that are known
+                await rig.refused(each, words="to be created")
             await rig.group(f"of{number}", count if is_gang else None, topology="rack")
             found = racks_of(nodes, await rig.where(*names))
             assert len(found) == 1
