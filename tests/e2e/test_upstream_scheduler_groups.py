@@ -350,6 +350,19 @@ async def test_a_failed_binding_does_not_hold_up_a_member_that_waits_for_room(ap
         assert await rig.bound("large") == "b"
 
 
+async def test_a_pod_of_a_basic_group_is_tried_though_an_older_one_does_not_fit(api):
+    async with Rig(api) as rig:
+        await rig.furnish({"a": Node(cpu="2")})
+        await members(rig, "large", cpu="4")
+        await members(rig, "g0", cpu="2")
+        await rig.start_scheduler(**SCHEDULER)
+        for name in ("large", "g0"):
+            await rig.refused(name, words="to be created")
+        await rig.group("gang")
+        assert await rig.bound("g0") == "a"
+        await rig.refused("large", words="insufficient cpu")
+
+
 async def test_a_member_that_does_not_fit_and_is_the_oldest_is_not_forgotten(api):
     """The gang starts without it; it is bound when there is room."""
     async with Rig(api) as rig:

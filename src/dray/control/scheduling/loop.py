@@ -397,7 +397,10 @@ class SchedulingLoop:
     def _waiting_members(self, entry: Entry[Pod]) -> list[Pod]:
         """Return the pods that a gang would start with: this one and those that wait, oldest first."""
         group = group_key(entry.item)
-        if not group:
+        is_basic = (
+            self.snapshot.group_of(entry.item) is not None and self.snapshot.gang_of(entry.item) is None
+        )
+        if not group or is_basic:  # what one pod of a basic group is refused for is nothing to the others
             return [entry.item]
         keys = self._waiting_of_group.get(group, set()) | {entry.key}
         entries = [self.informers.queue.get(key) for key in keys]
